@@ -28,6 +28,7 @@ from segments.recovery import recovery
 from segments.segment import SEGMENT_SUFFIX, Segment, parse_name, walk_headers
 from segments.verify import verify as find_faults
 from segments.view import View
+from segments.words import plural
 
 _SHOWN_VALUES = 6
 _FILTER_VALUES = "filter_values"
@@ -108,7 +109,7 @@ def verify(folder: str) -> None:
         chunks = sum(segment.num_chunks for segment in segments)
         size = sum(segment.size for segment in segments)
         click.echo(
-            f"whole: {_count(len(segments), 'segment')}, {_count(chunks, 'chunk')}, {size:,} bytes"
+            f"whole: {plural(len(segments), 'segment')}, {plural(chunks, 'chunk')}, {size:,} bytes"
             f"{_left_out(found)}"
         )
 
@@ -193,15 +194,11 @@ def _json_line(
     return json.dumps({"segment": segment.path(), "position": position} | fields)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _segment_line(segment: Segment) -> str:
     offsets = f"offsets {segment.base_offset:,} to {segment.next_offset - 1:,}"
     if segment.next_offset == segment.base_offset:
         offsets = f"empty, next offset {segment.next_offset:,}"
-    chunks = _count(segment.num_chunks, "chunk")
+    chunks = plural(segment.num_chunks, "chunk")
     where = " in the object store" if segment.cold is not None else ""
     return f"{segment.path()}: {offsets}, {chunks}, {segment.size:,} bytes{where}"
 
@@ -212,13 +209,13 @@ def _left_out(segments: Sequence[Segment]) -> str:
     if not cold:
         return ""
     offsets = f"offsets {cold[0].base_offset:,} to {cold[-1].next_offset - 1:,}"
-    return f"; left out: {_count(len(cold), 'segment')} in the object store, {offsets}"
+    return f"; left out: {plural(len(cold), 'segment')} in the object store, {offsets}"
 
 
 def _stats_line(stats: FilterStats) -> str:
     observed = stats.observed
     line = (
-        f"filters of {_count(stats.chunks, 'chunk')}: {_count(stats.distinct, 'value')}, "
+        f"filters of {plural(stats.chunks, 'chunk')}: {plural(stats.distinct, 'value')}, "
         f"{stats.fill:.1%} of the bits set, false positives {stats.predicted:.2%} predicted"
     )
     return line if observed is None else f"{line}, {observed:.2%} observed"
@@ -228,7 +225,7 @@ def _chunk_line(
     position: int, header: ChunkHeader, filter_bytes: bytes, blocks: list[Block]
 ) -> str:
     time = datetime.datetime.fromtimestamp(header.timestamp_ms / 1000, datetime.UTC)
-    records = _count(header.num_records, "record")
+    records = plural(header.num_records, "record")
     line = (
         f"  at {position:>11,}  chunk {header.chunk_id:>11,}  {records:>14}  "
         f"{time:%Y-%m-%d %H:%M:%S}.{header.timestamp_ms % 1000:03}Z  {header.data_size:>9,} bytes"

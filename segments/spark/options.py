@@ -6,7 +6,6 @@ An option that does not exist is refused: a misspelt bound would silently read e
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from segments.bloom import ChunkMatcher
@@ -25,7 +24,8 @@ from segments.selector import (
 from segments.selector.dialects import Dialect
 from segments.selector.pushdown import is_spelled
 from segments.spark.plan import ChunkCriteria
-from segments.times import whole_ms
+from segments.times import time_ms
+from segments.words import whole_number
 
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_PARTITION_BYTES = 64 << 20
@@ -192,26 +192,24 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    number = whole_number(text)
+    if number is None:
         raise ValueError("a whole number that is not negative")
-    return int(text)
+    return number
 
 
 def _size(text: str) -> int:
-    number = _number(text)
-    if not number:
+    number = whole_number(text, 1)
+    if number is None:
         raise ValueError("a number of bytes above 0")
     return number
 
 
 def _time(text: str) -> int:
-    """Milliseconds since 1970, from a number or a time as ISO 8601 writes it."""
-    if text.isascii() and text.removeprefix("-").isdigit():
-        return int(text)
-    try:
-        return whole_ms(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        raise ValueError("milliseconds since 1970, or a time as in 2026-11-21T09:00:00Z") from None
+    found = time_ms(text)
+    if found is None:
+        raise ValueError("milliseconds since 1970, or a time as in 2026-11-21T09:00:00Z")
+    return found
 
 
 def values_text(values: Iterable[str | bytes]) -> str:

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, closing
-from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 import mmh3
@@ -41,7 +40,8 @@ from segments.selector import (
     parse_property,
     parse_selector,
 )
-from segments.times import whole_ms
+from segments.times import time_ms
+from segments.words import whole_number
 from streamd.broker import threads
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.argument_kinds import Value
@@ -82,7 +82,6 @@ _ONE = frozenset(
 _CHUNK_TIME, _CREATION_TIME = "chunk-time", "creation-time"
 _OLDEST, _NEWEST = "oldest", "newest"
 _MOST_WORDS = 1_000
-_MOST_DIGITS = 20
 _DEFAULT_LIMIT = 100
 
 Words: TypeAlias = Iterable[tuple[str, str]]
@@ -459,10 +458,10 @@ def _number(
     text = one.get(name)
     if text is None:
         return default
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    if not is_number or not least <= int(text) <= most:
+    number = whole_number(text, least, most)
+    if number is None:
         raise _wrong(f"{name} is {text[:40]!r}, expected a number from {least:,} to {most:,}")
-    return int(text)
+    return number
 
 
 def _time(one: Mapping[str, str], name: str) -> int | None:
@@ -470,15 +469,9 @@ def _time(one: Mapping[str, str], name: str) -> int | None:
     text = one.get(name)
     if text is None:
         return None
-    digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS:
-        return max(-MAX_OFFSET, min(int(text), MAX_OFFSET))
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is not None:
-            return whole_ms(found)
-    except (ValueError, OverflowError):
-        pass
+    found = time_ms(text, needs_zone=True)
+    if found is not None:
+        return found
     expected = "a number of ms since 1970, or a time as in 2026-11-21T09:00:00Z"
     raise _wrong(f"{name} is {text[:40]!r}, expected {expected}")
 

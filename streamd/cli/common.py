@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.types import IntParamType
 
+from segments.words import whole_number
 from streamd.cli.ending import leaves
 from streamd.cli.log_lines import OneLine
 from streamd.cli.terminal import BadSelector, Failed, Misused
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_MAX_DIGITS = 20  # of an offset
 DEFAULT_URI = "rabbitmq-stream://guest:guest@localhost:5552/"
 
 
@@ -68,9 +68,9 @@ class WholeNumber(IntParamType):
         ctx: click.Context | None,
     ) -> int:
         """See click.ParamType."""
-        number = whole_number(str(value))
         most = self._most
-        if number is None or number < self._least or (most is not None and number > most):
+        number = whole_number(str(value), self._least, 1 << 63 if most is None else most)
+        if number is None:
             bounds = (
                 f"of {self._least:,} or more"
                 if most is None
@@ -190,13 +190,6 @@ def run(main: Callable[[], Awaitable[Result]]) -> Result:
         raise
 
 
-def whole_number(text: str) -> int | None:
-    """An offset in digits; None for another text."""
-    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
-        return int(text)
-    return None
-
-
 def moment(text: str) -> datetime | None:
     """A time as in 2026-11-20T10:00:00Z, local without a zone; None for another text."""
     try:
@@ -222,21 +215,6 @@ def _advice(error: "StreamError") -> str:
         case ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE:
             return "; it does not exist, or the user has no permissions in it"
     return ""
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: 1 message, 1,234 messages."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def size(number: int) -> str:
-    """A number of bytes with a unit: 84 B, 2.3 MB."""
-    amount = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:  # noqa: PLR2004 - the step between decimal units
-            return f"{number} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def load_to_stay(module: str) -> ModuleType:

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from segments.message_json import message_json
-from streamd.cli.common import (
-    Dependent,
-    WholeNumber,
-    count,
-    moment,
-    retry_option,
-    run_client,
-    size,
-    uri_option,
-    whole_number,
-)
+from segments.words import plural, size, whole_number
+from streamd.cli.common import Dependent, WholeNumber, moment, retry_option, run_client, uri_option
 from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import BadSelector, Misused, json_line, note
@@ -152,8 +143,8 @@ def consume(  # noqa: PLR0913 - each an option
                 _tell(await _summary(messages, client))
         if values or asked != _NO_SELECTOR:
             note(
-                f"printed {printed:,} of {count(received.messages, 'delivered message')} "
-                f"({count(received.chunks, 'chunk')})"
+                f"printed {printed:,} of {plural(received.messages, 'delivered message')} "
+                f"({plural(received.chunks, 'chunk')})"
             )
         declared.tell()
 
@@ -208,7 +199,7 @@ async def _summary(messages: "Consumer", client: "Client") -> list[str]:
         f"messages: {counts.messages:,} tested, {counts.matched:,} matched",
     ]
     if messages.undecodable:
-        lines.append(f"{count(messages.undecodable, 'message')} could not be read: no match")
+        lines.append(f"{plural(messages.undecodable, 'message')} could not be read: no match")
     if client.is_streamd:
         progress = await messages.progress()
         skipped = progress["skipped_chunks"]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from streamd.cli.common import count
+from segments.words import plural
 from streamd.cli.terminal import BadSelector, note, shown
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class FilterProperty:
         """Say how many messages had a value that is no filter value."""
         if not self.num_others:
             return
-        messages, name = count(self.num_others, "message"), shown(self.name or "")
+        messages, name = plural(self.num_others, "message"), shown(self.name or "")
         if self._takes_numbers:
             what = f"a time, a list or the like as {name}: that is no filter value"
         else:

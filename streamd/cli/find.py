@@ -5,18 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from segments.times import whole_ms
-from streamd.cli.common import (
-    Dependent,
-    Number,
-    WholeNumber,
-    count,
-    moment,
-    retry_option,
-    run_client,
-    size,
-    uri_option,
-)
+from segments.times import time_ms
+from segments.words import plural, size
+from streamd.cli.common import Dependent, Number, WholeNumber, retry_option, run_client, uri_option
 from streamd.cli.consume import as_json
 from streamd.cli.pipes import write_lines
 from streamd.cli.terminal import Misused, json_line, note
@@ -194,7 +185,7 @@ async def _print(found: "Finding") -> int:
 
 
 def _outcome(found: "Finding", printed: int) -> str:
-    what = f"found {count(printed, 'message')}"
+    what = f"found {plural(printed, 'message')}"
     if found.cut is None:
         return f"{what}: that is all"
     why = {"limit": "the limit", "budget": "the time limit"}[found.cut]
@@ -221,20 +212,18 @@ def _looked_at(counts: dict[str, int], *, has_keys: bool) -> Iterator[str]:
         f"{counts['messages_screened']:,} ruled out by their bytes"
     )
     if counts["chunks_damaged"]:
-        lost = count(counts["messages_lost"], "message")
-        yield f"{count(counts['chunks_damaged'], 'chunk')} with {lost} are damaged: left out"
+        lost = plural(counts["messages_lost"], "message")
+        yield f"{plural(counts['chunks_damaged'], 'chunk')} with {lost} are damaged: left out"
 
 
 def _time(option: str, text: str | None) -> int | None:
     """A time in ms since 1970; one without a zone is that of this machine."""
     if text is None:
         return None
-    if text.isascii() and text.isdecimal():
-        return min(int(text[:20]), _MAX_OFFSET)
-    found = moment(text)
+    found = time_ms(text)
     if found is None:
         raise Misused(
             f"{option} is {text!r}, expected a number of ms since 1970, or a time as in "
             "2026-11-21T09:00:00Z"
         )
-    return whole_ms(found)
+    return found

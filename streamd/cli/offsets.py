@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamd.cli.common import json_option, run_client, uri_option, whole_number
+from segments.words import whole_number
+from streamd.cli.common import json_option, run_client, uri_option
 from streamd.cli.terminal import Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:

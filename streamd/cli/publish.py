@@ -13,7 +13,8 @@ import anyio
 import click
 from rich.progress import Progress
 
-from streamd.cli.common import count, retry_option, run_client, uri_option
+from segments.words import plural
+from streamd.cli.common import retry_option, run_client, uri_option
 from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import read_some, until_interrupted
 from streamd.cli.terminal import Failed, Interrupted, note, notes, shown
@@ -90,7 +91,7 @@ def publish(
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {publication.summary()}") from None
     if publication.refused:
-        what = count(publication.refused, "line is not a message", "lines are not messages")
+        what = plural(publication.refused, "line is not a message", "lines are not messages")
         raise Failed(f"{what}; {publication.summary()}")
     note(publication.summary())
     declared.tell()
@@ -193,13 +194,13 @@ class _Publication:
 
     def summary(self) -> str:
         """What became of them, in words."""
-        words = f"published {count(self.stored, 'message')} to {shown(self.stream)}"
+        words = f"published {plural(self.stored, 'message')} to {shown(self.stream)}"
         if self.unconfirmed:
             words += f", and may have published {self.unconfirmed:,} more"
         if self.skipped:
             words += (
-                f"; skipped {count(self.skipped, 'line')} whose numbers {shown(self.producer)} had "
-                "published before: lines of another file need another --producer"
+                f"; skipped {plural(self.skipped, 'line')} whose numbers {shown(self.producer)} "
+                "had published before: lines of another file need another --producer"
             )
         return words
 

@@ -15,7 +15,8 @@ from typing import Any
 import click
 import trio
 
-from streamd.cli.common import count, load_to_stay, log
+from segments.words import plural
+from streamd.cli.common import load_to_stay, log
 from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
 from streamd.cli.pipes import read_some
@@ -204,8 +205,8 @@ def _figures(server: Server) -> str:
     hosts = server.broker.virtual_hosts.values()
     streams, connections = sum(len(host.streams()) for host in hosts), len(server.connections)
     troubles = sum(len(host.alarms()) for host in hosts)
-    in_trouble = f", {count(troubles, 'stream accepts', 'streams accept')} no messages"
-    text = f"{count(streams, 'stream')}, {count(connections, 'connection')}"
+    in_trouble = f", {plural(troubles, 'stream accepts', 'streams accept')} no messages"
+    text = f"{plural(streams, 'stream')}, {plural(connections, 'connection')}"
     return text + (in_trouble if troubles else "")
 
 

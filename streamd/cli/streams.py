@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from segments.times import whole_ms
+from segments.words import percent, size, whole_number
 from streamd.broker.declared.arguments import ARGUMENTS, Argument, read_arguments
-from streamd.cli.common import (
-    Dependent,
-    json_option,
-    moment,
-    run_client,
-    size,
-    uri_option,
-    whole_number,
-)
+from streamd.cli.common import Dependent, json_option, moment, run_client, uri_option
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
 from streamd.operations.errors import Refused
@@ -28,6 +21,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
+_MILLION = 1_000_000
 _LIFE = "life"  # an id, which says nothing to people; it is in the JSON
 _KEY_FIGURES = ("key_segments_", "key_index_")
 _SEALED = "key_segments_sealed"
@@ -325,15 +319,11 @@ def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:
     for key, count in figures.items():
         if key.startswith(_VALUES_OF):
             yield f"values of {key.removeprefix(_VALUES_OF)}", f"{count:,}"
-    yield "filter bits set", _percent(figures["fill_ppm"])
-    rates = f"{_percent(figures['predicted_ppm'])} predicted"
+    yield "filter bits set", percent(figures["fill_ppm"] / _MILLION)
+    rates = f"{percent(figures['predicted_ppm'] / _MILLION)} predicted"
     if "observed_ppm" in figures:
-        rates += f", {_percent(figures['observed_ppm'])} observed"
+        rates += f", {percent(figures['observed_ppm'] / _MILLION)} observed"
     yield "false positives", rates
-
-
-def _percent(parts_per_million: int) -> str:
-    return f"{parts_per_million / 10_000:.2f} %"
 
 
 @stream.command()

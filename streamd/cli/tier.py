@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from streamd.cli.common import WholeNumber, count, json_option, run_client, size, uri_option
+from segments.words import plural, size
+from streamd.cli.common import WholeNumber, json_option, run_client, uri_option
 from streamd.cli.terminal import Failed, note, show_table, shown, write_json
 from streamd.operations.tier_reports import (
     MOST_SECONDS,
@@ -82,7 +83,7 @@ def status(uri: str, *, as_json: bool) -> None:
 
 def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
     kinds = [
-        count(found.requests.get(kind, 0), kind) for kind in Kind if found.requests.get(kind, 0)
+        plural(found.requests.get(kind, 0), kind) for kind in Kind if found.requests.get(kind, 0)
     ]
     moved = found.transferred
     return [
@@ -96,7 +97,7 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
         ("waiting", _waiting(found.bytes_waiting, found.oldest_waiting_seconds)),
         *_upload_rows(found.upload_rate, found.upload_seconds),
         ("cache", size(found.cache_bytes)),
-        ("requests", f"{', '.join(kinds) or 'none'}; {count(found.errors, 'error')}"),
+        ("requests", f"{', '.join(kinds) or 'none'}; {plural(found.errors, 'error')}"),
         (
             "moved",
             f"{size(moved.get(Kind.PUT, 0))} uploaded, {size(moved.get(Kind.GET, 0))} fetched",
@@ -134,12 +135,12 @@ def _waiting(number: int, age: float | None) -> str:
 
 def stream_text(one: StreamTier) -> str:
     """What is where of a stream, in one line."""
-    there = f"{count(one.segments_remote, 'segment')}, {size(one.bytes_remote)}, in the tier"
-    here = f"{count(one.segments_local, 'segment')}, {size(one.bytes_local)}, local"
+    there = f"{plural(one.segments_remote, 'segment')}, {size(one.bytes_remote)}, in the tier"
+    here = f"{plural(one.segments_local, 'segment')}, {size(one.bytes_local)}, local"
     text = f"{there}; {here}"
     if one.segments_waiting:
         age = _waiting(one.bytes_waiting, one.oldest_waiting_seconds)
-        text += f"; {count(one.segments_waiting, 'full segment')} not uploaded yet, {age}"
+        text += f"; {plural(one.segments_waiting, 'full segment')} not uploaded yet, {age}"
     if one.looked_seconds is not None:
         text += f"; read-only, as it was {one.looked_seconds:,.0f} s ago"
     return f"{text}; {one.sentence}" if one.sentence else text
@@ -161,13 +162,13 @@ def verify(stream: str, uri: str) -> None:
     row, rows = _run(uri, "tier.verify", stream=stream)
     faults = tuple(from_row(Fault, row) for row in rows)
     found = from_row(Verification, row, faults=faults)
-    read = f"{count(found.num_objects, 'object')}, {size(found.num_bytes)}"
+    read = f"{plural(found.num_objects, 'object')}, {size(found.num_bytes)}"
     if not found.num_faults:
         note(f"{shown(stream)}: {read}, all as they should be")
         return
     show_table(("object", "fault"), [(fault.key, fault.sentence) for fault in faults])
     more = f"; the first {len(faults):,} are shown" if found.num_faults > len(faults) else ""
-    number = count(found.num_faults, "fault")
+    number = plural(found.num_faults, "fault")
     raise Failed(f"{shown(stream)}: {number} in {read}{more}")
 
 
@@ -189,7 +190,7 @@ def gc(uri: str, *, dry_run: bool) -> None:
     found = from_row(Collected, row, orphans=orphans)
     if orphans:
         show_table(("object", "bytes"), [(one.key, f"{one.size:,}") for one in orphans], "lr")
-    what = f"{count(found.num_orphans, 'object')}, {size(found.num_bytes)}"
+    what = f"{plural(found.num_orphans, 'object')}, {size(found.num_bytes)}"
     shown_only = f"; the first {len(orphans):,} are shown" * (found.num_orphans > len(orphans))
     note(f"{'removed' if found.is_removed else 'would remove'} {what}{shown_only}")
 
@@ -235,8 +236,10 @@ def upload(streams: tuple[str, ...], seconds: int, uri: str, *, as_json: bool) -
             ],
             "llrr",
         )
-    outside = f"; {count(found.num_outside, 'stream')} not to be in it" if found.num_outside else ""
+    outside = (
+        f"; {plural(found.num_outside, 'stream')} not to be in it" if found.num_outside else ""
+    )
     note(
-        f"{count(found.num_streams, 'stream')} and the catalog are in the tier, "
+        f"{plural(found.num_streams, 'stream')} and the catalog are in the tier, "
         f"{size(found.num_bytes)} uploaded{outside}"
     )

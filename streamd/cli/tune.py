@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from segments import filter_demand
-from streamd.cli.common import Number, json_option, run_client, size, uri_option
+from segments.words import size
+from streamd.cli.common import Number, json_option, run_client, uri_option
 from streamd.cli.terminal import (
     Failed,
     Misused,

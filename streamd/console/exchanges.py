@@ -7,6 +7,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from segments.words import plural
 from streamd.auth.users import Rights
 from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import ALTERNATE, DEFAULT_EXCHANGE, SUPER_STREAM
@@ -24,7 +25,6 @@ from streamd.console.administering import (
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.console.words import plural
 from streamd.http_api.bindings import bind, bindings_of, check_ends, find_binding, properties_key
 from streamd.http_api.caller import caller_of
 from streamd.http_api.exchanges import (

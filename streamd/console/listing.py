@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 
+from segments.words import whole_number
 from streamd.broker import threads
 from streamd.broker.steps import in_turns
 
@@ -15,7 +16,7 @@ Item = TypeVar("Item")
 PAGE_SIZE = 50
 _ITEMS_A_TURN = 100
 _LARGE = 20_000  # items that are sorted in a thread
-_MAX_DIGITS = 9
+_MOST_PAGES = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,4 @@ async def _sorted(items: list[Item], column: Column[Item], *, is_descending: boo
 
 
 def _page(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
-        return 1
-    return max(1, int(text))
+    return max(1, whole_number(text, most=_MOST_PAGES) or 1)

@@ -29,6 +29,7 @@ from segments.message import MessageView
 from segments.message_json import plain_value
 from segments.search import FoundMessage, Page, SearchRequest
 from segments.segment import MAX_OFFSET, read_header
+from segments.words import whole_number
 from streamd.broker import threads
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.arguments import filter_properties
@@ -81,7 +82,6 @@ _ROWS_A_TURN = 2
 _LARGE = 2 << 10  # bytes of a message
 _IN_PIECES = 64 << 10  # of one that is written in pieces
 _LONG = 200  # characters of a selector that takes a while
-_MAX_DIGITS = 19
 _TOO_MANY, _NOT_AVAILABLE = 429, 503
 
 
@@ -527,9 +527,10 @@ def _stopped(number: int, size: int, is_late: bool) -> str:
 
 
 def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
+    number = whole_number(text)
+    if number is None:
         raise NotFound
-    return min(int(text), MAX_OFFSET)
+    return min(number, MAX_OFFSET)
 
 
 def _chunk_of(log: Log, chunk: int) -> ChunkHeader | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from segments.words import plural
 from streamd.broker.broker import Broker
 from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
@@ -206,9 +207,7 @@ def _little_room(free: int, total: int) -> str:
 
 def _damage(num_lost: int) -> str:
     are = "is" if num_lost == 1 else "are"
-    return (
-        f"{words.plural(num_lost, 'message')} {are} damaged and cannot be read; the log says where"
-    )
+    return f"{plural(num_lost, 'message')} {are} damaged and cannot be read; the log says where"
 
 
 def _faults(faults: Mapping[str, int]) -> str:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from segments.search import LookedAt, Page, SearchRequest
 from segments.selector import Pushdown
-from streamd.console.words import plural, size
+from segments.words import plural, whole_number
+from streamd.console.words import size
 
 _COUNTERS = tuple(item.name for item in fields(LookedAt))
-_MAX_DIGITS = 15
+_MOST = 10**15
 _SHOWN_VALUES = 8
 
 
@@ -32,11 +33,10 @@ class Figures:
     @classmethod
     def read(cls, text: str) -> "Figures":
         """Those that `str` has made a text of, which an address has brought; else all zero."""
-        parts = text.split(".")
-        is_valid = len(parts) == len(_COUNTERS) + 3 and all(
-            part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS for part in parts
-        )
-        numbers = list(map(int, parts)) if is_valid else [0] * (len(_COUNTERS) + 3)
+        parts = [whole_number(part, most=_MOST) for part in text.split(".")]
+        numbers = [number for number in parts if number is not None]
+        if not len(parts) == len(numbers) == len(_COUNTERS) + 3:
+            numbers = [0] * (len(_COUNTERS) + 3)
         found, milliseconds, matching, *counts = numbers
         return cls(found, milliseconds, matching, LookedAt(*counts))
 

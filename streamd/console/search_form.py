@@ -1,7 +1,7 @@
 """What the form of the messages page asks for, and its address, which is the same."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import NamedTuple, TypeAlias
 
 from starlette.requests import Request
@@ -9,6 +9,8 @@ from starlette.requests import Request
 from segments.search.request import SearchRequest
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect, SelectorError, parse_selector
+from segments.times import time_ms
+from segments.words import whole_number
 from streamd.broker.declared.argument_kinds import Value
 from streamd.broker.searches import read_words
 from streamd.http_api.messages import BadRequest
@@ -18,7 +20,6 @@ FIRST, NEWEST, OFFSET, TIME = "first", "newest", "offset", "time"
 STARTS = (FIRST, NEWEST, OFFSET, TIME)
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1_000  # rows on a page
-_MAX_DIGITS = 20
 _MAX_CHARACTERS = 20_000
 _FIELDS = ("sql", "tags", "filter", "key", "where", "start", "offset", "time", "limit")
 
@@ -187,24 +188,18 @@ def _in_terms_of_the_form(reason: str) -> tuple[str, str]:
 
 
 def _number(name: str, text: str, least: int, most: int) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    is_number = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS
-    if not is_number or not least <= int(digits) <= most:
+    number = whole_number(text.replace(",", "").replace("_", ""), least, most)
+    if number is None:
         found = f"is {text[:40]!r}" if text else "is empty"
         raise BadForm(name, f"the {name} {found}, expected a number from {least:,} to {most:,}")
-    return int(digits)
+    return number
 
 
 def _milliseconds(text: str) -> int:
     """A time in ms since 1970: so many, or as ISO 8601 has it, in UTC where it has no zone."""
-    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
-        return min(int(text), MAX_OFFSET)
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-        return max(0, round(found.timestamp() * 1000))
-    except (ValueError, OverflowError):
+    found = time_ms(text, UTC)
+    if found is None:
         shown = f"is {text[:40]!r}" if text else "is empty"
         expected = "a time as 2026-11-21 09:00:00, in UTC, or a number of ms since 1970"
-        raise BadForm("time", f"the time {shown}, expected {expected}") from None
+        raise BadForm("time", f"the time {shown}, expected {expected}")
+    return max(0, min(found, MAX_OFFSET))

@@ -1,6 +1,6 @@
 """Changes to a stream: its arguments, where it begins, stored offsets, selectors, its end."""
 
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import partial
 
 from starlette.requests import Request
@@ -9,6 +9,8 @@ from starlette.responses import Response
 from segments import OffsetSpec, at_offset, at_time
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect
+from segments.times import moment_ms
+from segments.words import whole_number
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared import arguments as a
 from streamd.broker.declared.standing_selectors import parse_standing
@@ -230,9 +232,9 @@ _MAX_GROUP_BYTES = 255
 
 
 def _number(text: str) -> int:
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_OFFSET))
-    if is_number and int(text) <= MAX_OFFSET:
-        return int(text)
+    number = whole_number(text, most=MAX_OFFSET)
+    if number is not None:
+        return number
     raise BadRequest(f"the offset is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}")
 
 
@@ -240,10 +242,8 @@ def _place(text: str) -> OffsetSpec:
     """An offset, or a time."""
     if text.isascii() and text.isdigit():
         return at_offset(_number(text))
-    try:
-        found = datetime.fromisoformat(text)
-        ms = round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
+    ms = moment_ms(text, UTC)
+    if ms is None:
         expected = "an offset, or a time as in 2026-11-20T10:00:00Z"
-        raise BadRequest(f"the place is {text[:40]!r}, expected {expected}") from None
+        raise BadRequest(f"the place is {text[:40]!r}, expected {expected}")
     return at_time(max(0, ms))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from segments.words import plural, whole_number
 from streamd.broker.declared.checks import MAX_PARTITIONS
 from streamd.broker.declared.partitions import SuperStreamRow, partitions_of
 from streamd.broker.steps import in_turns
@@ -23,7 +24,6 @@ from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
 from streamd.console.stream_arguments import TITLES, given, groups
-from streamd.console.words import plural
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest, Row, part
 from streamd.http_api.queues import create_super_stream, delete_super_stream, host_of, know_all
@@ -217,8 +217,9 @@ def _body(form: Form) -> Row:
     arguments = given(form, TITLES)
     if keys:
         return {"binding-keys": keys, "arguments": arguments}
-    if not (count.isascii() and count.isdigit() and len(count) <= len(str(MAX_PARTITIONS))):
+    number = whole_number(count)
+    if number is None:
         raise BadRequest(
             f"partitions is {count[:40]!r}, expected a number up to {MAX_PARTITIONS:,}"
         )
-    return {"partitions": int(count), "arguments": arguments}
+    return {"partitions": number, "arguments": arguments}

@@ -3,12 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from segments.words import plural
 from streamd.console.administering import BAD_REQUEST, Deletion, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
 from streamd.console.users import MOST_PERMISSIONS
-from streamd.console.words import plural
 from streamd.engine import Caller
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import part

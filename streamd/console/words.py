@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_STEP = 1_000
+from segments import words
+
 _NONE = "\N{EN DASH}"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _MILLI, _NEARLY = 0.000_999_5, 0.999_5
@@ -22,12 +22,7 @@ def number(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes, as 12.3 MB."""
-    if value is None:
-        return _NONE
-    unit = 0
-    while value >= _STEP and unit < len(_UNITS) - 1:
-        value, unit = value / _STEP, unit + 1
-    return f"{value:.0f} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+    return _NONE if value is None else words.size(value)
 
 
 def rate(value: float | None) -> str:
@@ -62,7 +57,7 @@ def _short_duration(seconds: float) -> str:
 
 def percent(value: float | None) -> str:
     """A share, as 12.5 %."""
-    return _NONE if value is None else f"{value * 100:.3g} %"
+    return _NONE if value is None else words.percent(value)
 
 
 def moment(ms: float | None) -> str:
@@ -119,11 +114,6 @@ def as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    """A count with its noun, as 1 stream or 2 streams."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "size": size,
@@ -135,7 +125,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "named": named,
     "code": code,
     "as_json": as_json,
-    "plural": plural,
+    "plural": words.plural,
     "sentence": sentence,
     "shell": shlex.quote,
 }

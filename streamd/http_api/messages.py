@@ -12,6 +12,7 @@ import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from segments.words import whole_number
 from streamd.broker.steps import in_turns
 from streamd.http_api.large_json import read_large
 from streamd.operations.errors import Reason, Refused
@@ -355,9 +356,10 @@ async def listing(
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     value = query.get(name, str(default))
-    if not (value.isascii() and value.isdigit()) or len(value) > 9:  # noqa: PLR2004 - enough
+    number = whole_number(value, most=10**9)
+    if number is None:
         raise BadRequest(f"{name} is {value[:20]!r}, expected a number")
-    return int(value) if name == "page" else max(1, int(value))
+    return number if name == "page" else max(1, number)
 
 
 async def _encoded(

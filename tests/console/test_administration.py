@@ -434,7 +434,7 @@ async def test_super_streams(server: Harness, browser: Visitor) -> None:
         "1001": "expected 1 to 1,000",
         "x": "'x', expected a number",
         "": "'', expected",
-        "99999": "expected a number",
+        "99999": "expected 1 to 1,000",
     }
     for partitions, problem in wrong.items():
         sent = {"name": "c", "vhost": "/", "partitions": partitions}

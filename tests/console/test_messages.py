@@ -620,7 +620,7 @@ async def test_large_binary_and_damaged_messages(browser: Visitor, peer: Peer) -
     assert "Cannot be read: " in page.select_one("#rows").text  # type: ignore[union-attr]
     page = await browser.page(f"{path}/0")
     assert len(page.select_one("pre.body").text) == SHOWN_TEXT  # type: ignore[union-attr]
-    assert "Download all of it, 1 MB" in everything(page)
+    assert "Download all of it, 1.0 MB" in everything(page)
     assert len((await browser.get(f"{path}/0/body")).content) == 1_000_000
     page = await browser.page(f"{path}/1")
     lines = page.select_one("pre.body").text.split("\n")  # type: ignore[union-attr]

@@ -60,7 +60,7 @@ async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.Monkey
     server.server.broker.supervisor.faults["emptying <b>"] = 3
     text = await browser.text("/")
     assert text.startswith("Overview Trouble 3 things to look at")
-    assert "Only 9.9 % of the disk is free: 99 B of 1 kB; streams take no messages" in text
+    assert "Only 9.9 % of the disk is free: 99 B of 1.0 kB; streams take no messages" in text
     disk.free = 100
     assert "2 things to look at" in await browser.text("/")
     assert "3 faults were contained since the start (emptying <b>: 3)" in text

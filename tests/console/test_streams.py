@@ -255,7 +255,7 @@ async def test_what_is_in_the_tier(server: Harness, browser: Visitor) -> None:
     server.server.broker.tier = tier = FakeTier()
     tier.sentence = "the store /mnt/<i> is away"
     text = await browser.text("/streams/%2F/s")
-    assert "In the tier 2 MB 12 segments" in text
+    assert "In the tier 2.0 MB 12 segments" in text
     assert "Not uploaded yet 300 B 1 full segment" in text
     assert "The tier: The store /mnt/<i> is away." in text
 

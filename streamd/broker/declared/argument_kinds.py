@@ -14,6 +14,7 @@ from segments.selector import (
     parse_property,
     text_of_names,
 )
+from segments.words import whole_number
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,9 +76,10 @@ def whole(low: int, high: int, metavar: str = "N") -> Kind:
     expected = f"a whole number from {low:,} to {high:,}"
 
     def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or not low <= int(text[:20]) <= high:
+        number = whole_number(text, low, high)
+        if number is None:
             raise ValueError(expected)
-        return int(text)
+        return number
 
     return Kind(expected, read, AmqpType.INTEGER, metavar)
 

@@ -8,7 +8,7 @@ import trio
 from rich.box import SIMPLE
 from rich.table import Table
 
-from streamd.cli.common import size
+from segments.words import size
 from streamd.cli.terminal import Failed
 from streamd.cli.tune import changes_of, run_tuning
 

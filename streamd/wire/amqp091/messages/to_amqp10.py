@@ -18,6 +18,7 @@ from segments.amqp10 import encode_binary, encode_list, encode_map, encode_symbo
 from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
 from segments.message import walk_sections
+from segments.words import whole_number
 from streamd.wire.amqp091.errors import Fault, precondition_failed
 from streamd.wire.amqp091.messages.property_templates import Kind, kind_of
 from streamd.wire.amqp091.properties import Properties, decode_properties
@@ -172,12 +173,11 @@ def _header(given: Properties) -> bytes:
 def _ttl(expiration: str | None) -> bytes:
     if expiration is None:
         return _NULL
-    is_number = expiration.isascii() and expiration.isdigit()
-    if not is_number or int(expiration[:20]) > _MAX_EXPIRATION:
+    ttl = whole_number(expiration, most=_MAX_EXPIRATION)
+    if ttl is None:
         raise precondition_failed(
             f"expiration is {expiration[:40]!r}, expected milliseconds from 0 to {_MAX_EXPIRATION}"
         )
-    ttl = int(expiration)
     return _NULL if ttl > _MAX_TTL else _uint(ttl)
 
 
