@@ -22,7 +22,7 @@ SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "segments.spark")
 # Every file of the product is in one of these layers; it may import what is below, and its own.
 # A folder stands for all of its files but those of a layer that names a folder inside it.
 LAYERS = (
-    ("segments", "streamd/config.py", "streamd/version.py"),
+    ("segments", "streamd/config.py", "streamd/version.py", "streamd/patterns.py"),
     ("streamd/wire/__init__.py", "streamd/wire/stream", "streamd/wire/amqp091"),
     ("streamd/net",),
     ("streamd/operations",),
@@ -282,9 +282,9 @@ def test_what_the_server_starts_without() -> None:
     [
         ("--help", "trio anyio clients streamd.server"),
         ("ping --help", "trio anyio clients streamd.server"),
-        ("ping", "streamd.server streamd.broker starlette sqlite3 regex re2 asyncio"),
+        ("ping", "streamd.server streamd.broker starlette sqlite3 re2 asyncio"),
         ("print unit", "trio anyio clients streamd.server"),
-        ("stream list", "streamd.server streamd.broker.broker starlette sqlite3 regex re2 asyncio"),
+        ("stream list", "streamd.server streamd.broker.broker starlette sqlite3 re2 asyncio"),
     ],
 )
 def test_what_commands_start_without(words: str, unused: str) -> None:

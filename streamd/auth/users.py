@@ -18,7 +18,6 @@ from typing import NamedTuple
 import trio
 
 from streamd.auth.passwords import check_password, hash_password, is_own
-from streamd.auth.patterns import MOST_LETTERS, PatternError, compiled, matches
 from streamd.auth.throttle import LoginThrottle
 from streamd.broker import threads
 from streamd.broker.catalog.catalog import Catalog
@@ -27,6 +26,7 @@ from streamd.broker.declared.rows import PermissionRow, UserRow
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, check_new
 from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right
+from streamd.patterns import MOST_LETTERS, PatternError, compiled, matches
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class UserDirectory:
         for user in await threads.in_thread(catalog.users):
             self._add(user)
         for row in await threads.in_thread(catalog.permissions):
-            self._permissions[row.user, row.virtual_host] = row
+            self.add_permission(row)
         if not self._users:
             digest = await threads.in_thread(hash_password, default_password.encode())
             user = UserRow(default_user, digest, (ADMINISTRATOR,))
@@ -406,7 +406,7 @@ class UserDirectory:
             try:
                 compiled(pattern)
             except PatternError as error:
-                details = f"{pattern[:40]!r} is not a regular expression: {error}"
+                details = f"{pattern[:40]!r} is not a regular expression that is taken: {error}"
                 raise Refused(Reason.PRECONDITION_FAILED, details) from error
         async with self._catalog.turn(check) as turn:
             self.check_user(row.user)
@@ -432,8 +432,24 @@ class UserDirectory:
             self._tell(user)
 
     def add_permission(self, row: PermissionRow) -> None:
-        """Apply permissions of a user; the catalog has them already."""
+        """Apply permissions of a user; the catalog has them already.
+
+        A pattern that an earlier version has taken, and this one does not, allows nothing.
+        """
         self._permissions[row.user, row.virtual_host] = row
+        for right in Right:
+            try:
+                compiled(row[2 + right])
+            except PatternError as error:
+                logger.error(
+                    "user %s may %s nothing in virtual host %s: the permission %.200r is not a "
+                    "regular expression that is taken: %s",
+                    row.user,
+                    right.name.lower(),
+                    row.virtual_host,
+                    row[2 + right],
+                    error,
+                )
 
     def forget_virtual_host(self, name: Name) -> None:
         """Drop the permissions in a virtual host; the catalog has them no longer."""

@@ -7,6 +7,7 @@ reads nothing meanwhile.
 """
 
 from collections.abc import Generator, Iterable
+from time import perf_counter
 from typing import Generic, TypeAlias, TypeVar
 
 import trio
@@ -15,6 +16,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 Steps: TypeAlias = Generator[None, None, Result]
 
+_TURN_SECONDS = 0.005
 STEP_UNITS = 1_000  # comparisons or other small pieces of work in a step
 
 
@@ -60,22 +62,25 @@ class Stepwise(Generic[Result]):
 
 
 class in_turns(Generic[Item]):  # noqa: N801 - used as a function
-    """Yield items; others have their turn after each `most` of them.
+    """Yield items; others have their turn after each `most` of them, and after a few ms.
 
+    What an item costs may be chosen by a peer: how long a name is, and what is asked about it.
     No generator: a loop over it may be left at any time.
     """
 
     def __init__(self, items: Iterable[Item], most: int) -> None:
         self._items = iter(items)
         self._most = self._left = most
+        self._began = perf_counter()
 
     def __aiter__(self) -> "in_turns[Item]":
         return self
 
     async def __anext__(self) -> Item:
-        if not self._left:
+        if not self._left or perf_counter() - self._began > _TURN_SECONDS:
             self._left = self._most
             await trio.lowlevel.checkpoint()
+            self._began = perf_counter()
         self._left -= 1
         try:
             return next(self._items)

@@ -13,9 +13,8 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import re2
 import trio
 
 from segments import StorageError
@@ -49,6 +48,7 @@ from streamd.metrics.stream_metrics import (
     standing_matches,
 )
 from streamd.operations.tier_reports import TierStatus, status_of
+from streamd.patterns import PatternError, compiled, readable
 
 MAX_WAITING = 16
 MAX_ANSWER_BYTES = 16 << 20  # packed: 10,000 streams take 1 to 8 MB, as long as their names are
@@ -56,8 +56,7 @@ MAX_PATTERN_BYTES = 2_000
 _STREAMS_A_TURN = 25
 _LINES_A_TURN = 2_000
 _NAMES_A_TURN = 500
-# RE2 needs a time that is linear in a name, and in what the pattern is compiled to: with so much
-# memory, those who have no login get turns of 20 ms at most, for _STREAMS_A_TURN long names.
+# Names are compared for those who have no login: a long one takes some 20 ms at most with so much.
 _PATTERN_MEMORY = 32 << 10
 _UNPACKED_BYTES = 256 << 10
 _GZIP = 31  # as zlib calls it
@@ -114,7 +113,10 @@ class Query(NamedTuple):
         if size > MAX_PATTERN_BYTES:
             most = f"{MAX_PATTERN_BYTES:,}"
             raise BadQuery(f"queue has {size:,} bytes, expected a pattern of {most} at most")
-        _compiled(pattern)
+        try:
+            compiled(pattern, _PATTERN_MEMORY)
+        except PatternError as error:
+            raise BadQuery(f"queue is no regular expression that RE2 knows: {error}") from None
         return cls(DETAILED, frozenset(families), frozenset(hosts), pattern)
 
     def wants(self, groups: Iterable[str]) -> bool:
@@ -365,31 +367,9 @@ class _Chosen:
 
     def __init__(self, query: Query) -> None:
         self._hosts = query.hosts
-        self._pattern = _compiled(query.pattern) if query.pattern else None
+        self._pattern = compiled(query.pattern, _PATTERN_MEMORY) if query.pattern else None
 
     def __call__(self, host: str, stream: str) -> bool:
         if self._hosts and host not in self._hosts:
             return False
-        return self._pattern is None or self._pattern.search(_text(stream)) is not None
-
-
-def _text(name: str) -> str:
-    return name.encode(errors="surrogatepass").decode(errors="replace")
-
-
-def _compiled(pattern: str) -> Any:  # noqa: ANN401 - re2 has no types
-    """A pattern, which takes a time that is linear in a name, and not long; see _PATTERN_MEMORY.
-
-    Raises:
-        BadQuery: it is none, or too large.
-    """
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _PATTERN_MEMORY
-    try:
-        return re2.compile(pattern, options=options)
-    except UnicodeEncodeError:
-        raise BadQuery("queue is no text") from None
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if error.args else ""
-        raise BadQuery(f"queue is no regular expression that RE2 knows: {reason}") from None
+        return self._pattern is None or bool(self._pattern.search(readable(stream)))

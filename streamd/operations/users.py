@@ -89,7 +89,7 @@ class DeleteUser(Operation[None], frozen=True, kw_only=True):
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """What a user may do in a virtual host: patterns for names, see `streamd.auth.patterns`."""
+    """What a user may do in a virtual host: patterns for names, see `streamd.patterns`."""
 
     user: Name
     vhost: Name

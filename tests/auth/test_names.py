@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, strategies as st
 
-from streamd.auth import patterns
+from streamd import patterns
 from streamd.auth.users import Rights
 from streamd.broker.declared.rows import PermissionRow
 from streamd.operations.errors import Refused
@@ -184,8 +184,6 @@ def test_the_end_in_a_pattern_is_the_end_of_the_name(
     pattern: str, name: str, matches: bool
 ) -> None:
     assert patterns.matches(pattern, name) is matches
-    if pattern:  # a lookahead is left to what tries
-        assert patterns.matches(f"(?=){pattern}", name) is matches
 
 
 @pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")
@@ -200,7 +198,6 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str, name: str) -> None
     except re.error:
         return
     assert patterns.matches(pattern, name) is expected
-    assert patterns.matches(f"(?=)(?:{pattern})", name) is expected
 
 
 async def test_rights_are_checked_on_the_name_that_is_used(server: Harness) -> None:
