@@ -26,6 +26,7 @@ LAYERS = (
     ("streamd/wire/__init__.py", "streamd/wire/stream", "streamd/wire/amqp091"),
     ("streamd/net",),
     ("streamd/operations",),
+    ("streamd/hop",),
     ("streamd/broker",),
     ("streamd/auth",),
     ("streamd/engine",),

@@ -2,14 +2,14 @@
 
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
-from streamd.engine.caller import Caller
+from streamd.engine.caller import Caller, DoorCaller
 from streamd.engine.engine import Engine, Parts
 from streamd.engine.registry import ConnectionRegistry
 from streamd.engine.streams import OneStream
 from streamd.engine.tier import Tier
 from streamd.engine.users import Users, VirtualHosts
 
-__all__ = ["Caller", "Engine", "open_engine"]
+__all__ = ["Caller", "DoorCaller", "Engine", "open_engine"]
 
 _ROOMS = (Users, VirtualHosts, OneStream, Tier)
 

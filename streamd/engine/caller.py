@@ -24,6 +24,11 @@ class Caller:
         self._needs_tag = needs_tag
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Those that the user has now."""
+        return tuple(filter(self.has_tag, TAGS))
+
+    @property
     def is_administrator(self) -> bool:
         """May change everything."""
         return self.has_tag(ADMINISTRATOR)
@@ -72,6 +77,17 @@ class Caller:
         if self._needs_tag:
             return _TaggedRights(self, self._directory, virtual_host)
         return Rights(self._directory, self.account, virtual_host)
+
+
+class DoorCaller(Caller):
+    """A door of the server itself: it looks at everything, and changes nothing."""
+
+    def __init__(self, directory: UserDirectory, name: str) -> None:
+        super().__init__(directory, Account(Name(name)))
+
+    def has_tag(self, tag: str) -> bool:
+        """See Caller."""
+        return tag == MONITORING
 
 
 class _TaggedRights(Rights):

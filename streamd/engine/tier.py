@@ -78,8 +78,6 @@ class Tier:
             return await required(self._broker.tier).collect(dry_run=request.dry_run)
 
     async def _upload(self, _call: Call, request: t.UploadTier) -> Uploaded:
-        for name in request.streams:
-            self._parts.host(request.vhost).find(name)
         with store_errors_refuse():
             tier = required(self._broker.tier)
             return await tier.upload(request.vhost, request.streams, request.timeout_seconds)

@@ -117,6 +117,8 @@ class FakeTier:
             raise
         if self.error is not None:
             raise self.error
+        if "none" in names:
+            raise Refused(Reason.NOT_FOUND, "none")
         for name in self.outside.intersection(names):
             details = f"{name} is not uploaded to the tier: its argument stream-tier is false"
             raise Refused(Reason.PRECONDITION_FAILED, details)

@@ -50,7 +50,6 @@ async def test_it_is_not_asked_for_again_when_the_connection_breaks(
 async def test_an_upload_may_take_as_long_and_has_bounds(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await server.host.create("s", [])
     server.server.broker.tier = tier = FakeTier()
     tier.seconds = SECONDS
     async with Network(server, monkeypatch).client() as client:

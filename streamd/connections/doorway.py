@@ -1,0 +1,172 @@
+"""The engine's end of the hop.
+
+Each request of a door is a task of its own; when the door says that nobody waits any more, or is
+gone, it is cancelled. A door that asks for too much at once is not read from until something is
+answered. Users are let in here, so that a door never sees what a password is compared with.
+"""
+
+import logging
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+
+from streamd.auth.users import LOOPBACK_ONLY, UserDirectory
+from streamd.engine import Caller, Engine
+from streamd.hop.declared import by_name
+from streamd.hop.messages import (
+    DOOR,
+    Answered,
+    Ask,
+    Cancel,
+    Changed,
+    Enter,
+    Entered,
+    Failed,
+    Frames,
+    FromEngine,
+    HopError,
+    Leave,
+    encode,
+    frame,
+)
+from streamd.net.transport import is_local_address
+from streamd.operations.errors import Reason, Refused
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES = 64 << 10
+_ASKED_AT_ONCE = 1_000  # by a door
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class Doorway:
+    """One door, as the engine sees it.
+
+    Args:
+        stream: to the door; closed when `run` returns.
+        engine: carries out what it asks for.
+        directory: lets users in.
+        door: what the door itself may ask for, without a user.
+    """
+
+    def __init__(
+        self, stream: trio.abc.Stream, engine: Engine, directory: UserDirectory, door: Caller
+    ) -> None:
+        self._stream, self._engine, self._directory = stream, engine, directory
+        self._sending = trio.Lock()
+        self._room = trio.Semaphore(_ASKED_AT_ONCE)
+        self._asked: dict[int, trio.CancelScope] = {}
+        self._sessions: dict[int, Caller] = {DOOR: door}
+        self._last = DOOR
+        self._changes: dict[int, None] = {}  # sessions to be told of
+        self._is_changed = trio.Event()
+
+    async def run(self) -> None:
+        """Serve the door until it ends."""
+        frames = Frames()
+        async with self._stream, AsyncExitStack() as told, trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell)
+            try:
+                while data := await self._stream.receive_some(_READ_BYTES):
+                    for message in frames.receive(bytes(data)):
+                        await self._take(message, nursery, told)
+            except _GONE:
+                pass
+            except HopError as error:
+                logger.error("a door has sent what it never sends: %s", error)
+            nursery.cancel_scope.cancel()
+
+    async def _take(self, message: object, nursery: trio.Nursery, told: AsyncExitStack) -> None:
+        match message:
+            case Ask():
+                await self._room.acquire()
+                self._asked[message.number] = trio.CancelScope()
+                nursery.start_soon(self._answer, message)
+            case Cancel(number):
+                if number in self._asked:
+                    self._asked[number].cancel()
+            case Enter():
+                await self._room.acquire()
+                nursery.start_soon(self._enter, message, told)
+            case Leave(session):
+                self._sessions.pop(session, None)
+            case _:
+                raise HopError(f"{type(message).__name__} is for doors")
+
+    async def _answer(self, ask: Ask) -> None:
+        answer: FromEngine = Failed(ask.number, "", "", is_missing=False)
+        with self._asked[ask.number] as scope:
+            try:
+                answer = Answered(ask.number, await self._carry_out(ask))
+            except Refused as refused:
+                answer = Failed.of(ask.number, refused)
+            except Exception:
+                logger.exception("%s has failed", ask.operation[:40])
+        del self._asked[ask.number]
+        self._room.release()
+        if not scope.cancelled_caught:
+            await self._send(answer)
+
+    async def _carry_out(self, ask: Ask) -> msgspec.Raw:
+        caller, kind = self._sessions.get(ask.session), by_name().get(ask.operation)
+        if caller is None:
+            raise Refused(Reason.ACCESS_REFUSED, "the session has ended")
+        if kind is None:
+            details = f"there is no operation {ask.operation[:40]!r}"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        try:
+            request: Any = msgspec.msgpack.decode(ask.fields, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Refused(Reason.PRECONDITION_FAILED, str(error)) from None
+        return msgspec.Raw(encode(await self._engine.ask(caller, request)))
+
+    # -- users
+
+    async def _enter(self, enter: Enter, told: AsyncExitStack) -> None:
+        answer: FromEngine = Entered(enter.number, DOOR, ())
+        try:
+            name, host = enter.name, enter.host
+            account = await self._directory.authenticate(name, enter.password, host)
+            if account is not None and (name != LOOPBACK_ONLY or is_local_address(host)):
+                self._last += 1
+                caller = Caller(self._directory, account, needs_tag=True)
+                self._sessions[self._last] = caller
+                told.enter_context(account.told(partial(self._note_change, self._last)))
+                answer = Entered(enter.number, self._last, caller.tags)
+        except Exception:
+            logger.exception("letting %s in has failed", enter.name[:40])
+            answer = Failed(enter.number, "", "", is_missing=False)
+        finally:
+            self._room.release()
+        await self._send(answer)
+
+    def _note_change(self, session: int) -> None:
+        if session in self._sessions:
+            self._changes[session] = None
+            self._is_changed.set()
+
+    async def _tell(self) -> None:
+        """Tell the door whose tags or permissions are others, each as it is now."""
+        while True:
+            await self._is_changed.wait()
+            self._is_changed = trio.Event()
+            while self._changes:
+                session, _ = self._changes.popitem()
+                caller = self._sessions.get(session)
+                if caller is not None:
+                    await self._send(Changed(session, caller.tags, caller.account.ended))
+
+    async def _send(self, message: FromEngine) -> None:
+        try:
+            data = frame(message)
+        except HopError as error:
+            assert isinstance(message, Answered)  # noqa: S101 - nothing else is large
+            data = frame(Failed(message.number, Reason.INTERNAL_ERROR.name, str(error), False))
+        async with self._sending:
+            try:
+                await self._stream.send_all(data)
+            except _GONE:
+                await self._stream.aclose()

@@ -1,0 +1,160 @@
+"""What goes over the hop, as bytes: no sockets, no clock, no event loop.
+
+A frame is its size, 4 bytes, and a record in msgpack. A door asks, any number of things at once,
+and each has a number of its own; the engine answers each of them once, in any order. Users enter
+and leave: what is asked for one names its session. Session 0 is the door itself.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.names import Name
+
+_SIZE = struct.Struct(">I")
+MAX_FRAME = 64 << 20  # bytes; definitions of a large cluster are 16 MiB
+DOOR = 0  # the session of the door itself
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class Ask(_Message, frozen=True, array_like=True, tag="ask"):
+    """Carry out an operation for a session."""
+
+    number: int
+    session: int
+    operation: str
+    fields: msgspec.Raw
+
+
+class Cancel(_Message, frozen=True, array_like=True, tag="cancel"):
+    """Nobody waits for this answer any more."""
+
+    number: int
+
+
+class Enter(_Message, frozen=True, array_like=True, tag="enter"):
+    """Let a user in who comes from the address `host`."""
+
+    number: int
+    name: Name
+    password: bytes
+    host: str
+
+    def __repr__(self) -> str:
+        return f"Enter({self.number}, {self.name!r}, <secret>)"
+
+
+class Leave(_Message, frozen=True, array_like=True, tag="leave"):
+    """Forget a session."""
+
+    session: int
+
+
+class Answered(_Message, frozen=True, array_like=True, tag="answered"):
+    """The answer to an operation."""
+
+    number: int
+    answer: msgspec.Raw
+
+
+class Entered(_Message, frozen=True, array_like=True, tag="entered"):
+    """The session of a user, and its tags; session 0: name or password is wrong."""
+
+    number: int
+    session: int
+    tags: tuple[str, ...]
+
+
+class Failed(_Message, frozen=True, array_like=True, tag="failed"):
+    """An operation is refused; see `Refused`. An empty reason: it has failed, see the log."""
+
+    number: int
+    reason: str
+    details: str
+    is_missing: bool
+
+    @classmethod
+    def of(cls, number: int, refused: Refused) -> "Failed":
+        """The refusal of a request."""
+        return cls(number, refused.reason.name, refused.details, isinstance(refused, NoSuch))
+
+    def error(self) -> Refused:
+        """The same, to be raised on this side."""
+        if self.is_missing:
+            return NoSuch(self.details)
+        return Refused(Reason[self.reason], self.details)
+
+
+class Changed(_Message, frozen=True, array_like=True, tag="changed"):
+    """A session's rights are others; `ended` says why it counts no more, if it does."""
+
+    session: int
+    tags: tuple[str, ...]
+    ended: str
+
+
+FromDoor: TypeAlias = Ask | Cancel | Enter | Leave
+FromEngine: TypeAlias = Answered | Entered | Failed | Changed
+_DECODER = msgspec.msgpack.Decoder(FromDoor | FromEngine)
+
+
+def _plain(value: object) -> object:
+    """What msgspec does not know by itself."""
+    if isinstance(value, Mapping):  # one that cannot be changed
+        return dict(value)
+    raise TypeError(f"{type(value).__qualname__} cannot go over the hop")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+encode = _ENCODER.encode
+
+
+class HopError(Exception):
+    """The other side has sent what it never sends; one sentence."""
+
+
+def frame(message: FromDoor | FromEngine) -> bytes:
+    """A message as it is sent.
+
+    Raises:
+        HopError: it is too large.
+    """
+    data = encode(message)
+    if len(data) > MAX_FRAME:
+        raise HopError(f"a message has {len(data):,} bytes, expected at most {MAX_FRAME:,}")
+    return _SIZE.pack(len(data)) + data
+
+
+class Frames:
+    """Messages out of the bytes that arrive."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def receive(self, data: bytes) -> Iterator[FromDoor | FromEngine]:
+        """The messages that are complete with these bytes.
+
+        Raises:
+            HopError: they are none.
+        """
+        self._data += data
+        at = 0
+        while len(self._data) - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._data, at)
+            if size > MAX_FRAME:
+                raise HopError(f"a frame has {size:,} bytes, expected at most {MAX_FRAME:,}")
+            end = at + _SIZE.size + size
+            if end > len(self._data):
+                break
+            try:
+                yield _DECODER.decode(bytes(self._data[at + _SIZE.size : end]))
+            except msgspec.MsgspecError as error:
+                raise HopError(f"a frame cannot be read: {error}") from None
+            at = end
+        del self._data[:at]

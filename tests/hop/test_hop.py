@@ -1,0 +1,159 @@
+"""Operations over the hop: the same answers and refusals as without it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, strategies as st
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+
+from streamd.connections.doorway import Doorway
+from streamd.engine import DoorCaller
+from streamd.engine.engine import Call, Engine
+from streamd.hop.door import EngineLink, EngineLost
+from streamd.hop.messages import Answered, Ask, Frames, HopError, encode, frame
+from streamd.operations import tier as t, users as u, virtual_hosts as v
+from streamd.operations.declaration import WATCHERS, Operation
+from streamd.operations.errors import NoSuch, Reason, Refused
+from tests.support.server import Harness, harness
+
+
+class Slow(Operation[int], frozen=True, kw_only=True):
+    """Take a while."""
+
+    NAME = "test.slow"
+    NEEDS = WATCHERS
+
+    seconds: float = 1.0
+
+
+@asynccontextmanager
+async def link_to(server: Harness, engine: Engine | None = None) -> AsyncIterator[EngineLink]:
+    directory = server.server.directory
+    ours, theirs = memory_stream_pair()
+    doorway = Doorway(
+        theirs, engine or server.server.engine, directory, DoorCaller(directory, "test")
+    )
+    link = EngineLink(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(doorway.run)
+        nursery.start_soon(link.run)
+        yield link
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_user_asks_through_a_door(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server, link_to(server) as link:
+        guest = await link.enter("guest", b"guest", "127.0.0.1")
+        assert guest is not None
+        assert guest.tags == ("administrator",)
+        assert (await guest.ask(u.PutUser(name="ada", password=b"x", tags=()))).is_new
+        (ada, first) = await guest.ask(u.ListUsers())
+        assert (ada.name, first.name) == ("ada", "guest")
+        with pytest.raises(NoSuch, match="no user eve"):
+            await guest.ask(u.DeleteUser(name="eve"))
+        with pytest.raises(Refused, match="last administrator") as refused:
+            await guest.ask(u.DeleteUser(name="guest"))
+        assert refused.value.reason is Reason.PRECONDITION_FAILED
+
+
+async def test_who_may_not_enter(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server, link_to(server) as link:
+        assert await link.enter("guest", b"wrong", "127.0.0.1") is None
+        assert await link.enter("guest", b"guest", "192.0.2.1") is None
+        assert await link.enter("nobody", b"", "127.0.0.1") is None
+
+
+async def test_a_door_by_itself_looks_and_changes_nothing(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server, link_to(server) as link:
+        (host,) = await link.door.ask(v.ListVirtualHosts())
+        assert (host.name, host.users) == ("/", None)
+        assert (await link.door.ask(t.GetTier())).state == "off"
+        for operation in (u.ListUsers(), v.AddVirtualHost(name="x"), u.DeleteUser(name="guest")):
+            with pytest.raises(Refused, match="not an administrator"):
+                await link.door.ask(operation)
+
+
+async def test_a_session_hears_of_changes_and_ends(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server, link_to(server) as link:
+        directory = server.server.directory
+        await directory.put_user("ada", b"ada", ["administrator"])
+        ada = await link.enter("ada", b"ada", "192.0.2.1")
+        assert ada is not None
+        heard: list[tuple[tuple[str, ...], str]] = []
+        with ada.told(lambda: heard.append((ada.tags, ada.ended))):
+            await directory.put_user("ada", tags=["management"])
+            await wait_all_tasks_blocked()
+            await directory.remove_user("ada")
+            await wait_all_tasks_blocked()
+        assert heard == [(("management",), ""), ((), "user 'ada' is deleted")]
+        with pytest.raises(Refused):
+            await ada.ask(v.ListVirtualHosts())
+        await ada.leave()
+        with pytest.raises(Refused, match="session has ended"):
+            await ada.ask(v.ListVirtualHosts())
+
+
+async def test_what_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def handle(_call: Call, request: Slow) -> int:
+        try:
+            await trio.sleep(request.seconds)
+        except trio.Cancelled:
+            seen.append("cancelled")
+            raise
+        seen.append("done")
+        return 7
+
+    async with harness(tmp_path) as server, link_to(server, Engine({Slow: handle})) as link:
+        with trio.move_on_after(0.01):
+            await link.door.ask(Slow(seconds=1_000))
+        await wait_all_tasks_blocked()
+        assert seen == ["cancelled"]
+        assert await link.door.ask(Slow(seconds=0)) == 7
+
+        async def ask_for_long() -> None:
+            with pytest.raises(EngineLost):
+                await link.door.ask(Slow(seconds=1_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_for_long)
+            await wait_all_tasks_blocked()
+            await link._stream.aclose()
+        with pytest.raises(EngineLost):
+            await link.door.ask(Slow())
+
+
+async def test_a_bug_in_a_handler_stays_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(_call: Call, _request: Slow) -> int:
+        raise ZeroDivisionError
+
+    async with harness(tmp_path) as server, link_to(server, Engine({Slow: handle})) as link:
+        for _ in range(2):
+            with pytest.raises(Refused, match="see the server's log"):
+                await link.door.ask(Slow())
+    assert "test.slow has failed" in caplog.text
+    caplog.clear()
+
+
+@given(sizes=st.lists(st.integers(1, 300), max_size=40), cut=st.integers(1, 500))
+def test_messages_arrive_however_they_are_cut(sizes: list[int], cut: int) -> None:
+    raw: Any = encode(list(range(50)))
+    sent = [Ask(n, 1, "x" * n, raw) for n in range(3)] + [Answered(9, raw)]
+    data, frames, got = b"".join(map(frame, sent)), Frames(), []
+    for size in [*sizes, *([cut] * (len(data) // cut + 1))]:
+        got += frames.receive(data[:size])
+        data = data[size:]
+    assert [encode(m) for m in got] == [encode(m) for m in sent]
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, b"\0\0\0\x01\xc1", b"\0\0\0\x02\x91\x05"])
+def test_what_is_no_message(data: bytes) -> None:
+    with pytest.raises(HopError):
+        list(Frames().receive(data))
