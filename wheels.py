@@ -17,7 +17,7 @@ from pathlib import Path
 # The client library, and what it imports.
 CLIENT = ("clients/", "segments/", "streamd/wire/__init__.py", "streamd/wire/stream/")
 CLIENT += ("streamd/__init__.py", "streamd/version.py", "streamd/py.typed")
-CLIENT_NEEDS = ("anyio", "cramjam", "isal", "mmh3")
+CLIENT_NEEDS = ("anyio", "cramjam", "isal", "mmh3", "msgspec")
 SUMMARY = "A client for RabbitMQ streams and streamd, for asyncio and trio programs."
 _FOR_ALL = ("WHEEL", "licenses/LICENSE")
 

@@ -17,11 +17,10 @@ has an earlier epoch, and counts for nothing.
 """
 
 import json
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from segments.checksum import crc32
-from segments.errors import FormatError, VersionError
 from segments.store import fields
 from segments.store.object_names import CATALOG_FOLDER
 
@@ -38,11 +37,11 @@ class CatalogCopy(NamedTuple):
         size, crc: of the object: bytes, and their CRC-32.
     """
 
-    revision: int
-    epoch: int
-    uid: str
-    size: int
-    crc: int
+    revision: fields.Number
+    epoch: fields.Number
+    uid: fields.Uid
+    size: fields.Number
+    crc: fields.Number
 
     @property
     def key(self) -> str:
@@ -64,28 +63,20 @@ class Cluster:
         tier: the id of the tier; empty in one that an earlier version has begun.
     """
 
-    revision: int
-    epoch: int
-    writer: str
-    start: str
+    revision: fields.Number
+    epoch: fields.Number
+    writer: fields.Text
+    start: fields.Text
     catalog: CatalogCopy | None = None
-    since: int = 0
-    tier: str = ""
+    since: fields.Number = 0
+    tier: fields.Text = ""
 
 
 def encode_cluster(cluster: Cluster) -> bytes:
     """The content of the object."""
-    line = {
-        "format": _FORMAT,
-        "version": CLUSTER_VERSION,
-        "revision": cluster.revision,
-        "epoch": cluster.epoch,
-        "writer": cluster.writer,
-        "start": cluster.start,
-        "catalog": None if cluster.catalog is None else [*cluster.catalog],
-        "since": cluster.since,
-        **({"tier": cluster.tier} if cluster.tier else {}),
-    }
+    line = {"format": _FORMAT, "version": CLUSTER_VERSION, **asdict(cluster)}
+    if not cluster.tier:
+        del line["tier"]
     text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
     return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
 
@@ -98,37 +89,5 @@ def decode_cluster(content: bytes) -> Cluster:
         FormatError: it is not one, or is damaged.
     """
     first, separator, last = content.partition(b"\n")
-    try:
-        found = json.loads(first)
-        if found["format"] != _FORMAT:
-            raise FormatError("it does not say whose the tier is")
-        if found["version"] != CLUSTER_VERSION:
-            version = fields.shown(found["version"])
-            raise VersionError(f"its version is {version}, expected {CLUSTER_VERSION}")
-        if json.loads(last)["crc32"] != crc32(first + separator):
-            raise FormatError("its checksum is wrong")
-        return _decoded(found)
-    except FormatError:
-        raise
-    except fields.WRONG as error:
-        raise FormatError("it is not whole") from error
-
-
-def _decoded(found: dict[str, Any]) -> Cluster:
-    catalog = found["catalog"]
-    return Cluster(
-        revision=fields.number(found["revision"]),
-        epoch=fields.number(found["epoch"]),
-        writer=fields.text(found["writer"]),
-        start=fields.text(found["start"]),
-        catalog=None if catalog is None else _catalog(*catalog),
-        since=fields.number(found.get("since", 0)),
-        tier=fields.text(found["tier"]) if "tier" in found else "",
-    )
-
-
-def _catalog(
-    revision: object, epoch: object, uid: object, size: object, crc: object
-) -> CatalogCopy:
-    numbers = fields.number(revision), fields.number(epoch)
-    return CatalogCopy(*numbers, fields.uid(uid), fields.number(size), fields.number(crc))
+    fields.check(first, last, first + separator, _FORMAT, CLUSTER_VERSION)
+    return fields.decode(first, Cluster)

@@ -3,92 +3,68 @@
 Whatever is in a store may have been written by somebody else.
 """
 
-import re
-import sys
-from typing import Any
+from typing import Annotated, TypeAlias, TypeVar
 
-from segments.errors import FormatError
+import msgspec
+from msgspec import Meta
+
+from segments.checksum import crc32
+from segments.errors import FormatError, VersionError
+from segments.typed import sentence_of
+
+Kind = TypeVar("Kind")
 
 _MOST = (1 << 63) - 1
-_UID = re.compile(r"[0-9a-f]{16}")
-_CREATION = re.compile(r"[0-9A-Za-z-]{1,64}")
-_SUFFIX = re.compile(r"\.[a-z]{1,20}")
-_MOST_CHARACTERS = 4_096
-# What decoding JSON of any kind, and looking for fields in it, raises.
-WRONG = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError)
+Number = Annotated[int, Meta(ge=0, le=_MOST)]
+TimeMs = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
+Uid = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]  # becomes a part of file names
+Creation = Annotated[str, Meta(pattern=r"^[0-9A-Za-z-]{1,64}\Z")]  # becomes a part of keys
+Suffix = Annotated[str, Meta(pattern=r"^\.[a-z]{1,20}\Z")]
+Plain: TypeAlias = dict[Text, bool | int | float | str | None]
 
 
-def number(value: object) -> int:
-    """A number from 0 on that has 63 bits."""
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise FormatError(f"a field is {shown(value)}, expected a number")
-    return value
+class _Kind(msgspec.Struct):
+    format: object
+    version: object
 
 
-def time_ms(value: object) -> int:
-    """A time in ms since 1970, or before."""
-    if type(value) is not int or not -_MOST <= value <= _MOST:
-        raise FormatError(f"a field is {shown(value)}, expected a time")
-    return value
+class _Checksum(msgspec.Struct):
+    crc32: int
 
 
-def text(value: object) -> str:
-    """A text of a reasonable size that can be encoded, and is not empty."""
-    if not isinstance(value, str) or not 0 < len(value) <= _MOST_CHARACTERS:
-        raise FormatError(f"a field is {shown(value)}, expected a text")
-    value.encode()  # or else it is a ValueError
-    return value
+def decode(line: bytes, kind: type[Kind]) -> Kind:
+    """What a line of JSON says.
+
+    Raises:
+        FormatError: it is not JSON, or a field is not what it should be; says which.
+    """
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.ValidationError as error:
+        raise FormatError(sentence_of(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError("it is not whole") from error
 
 
-def uid(value: object) -> str:
-    """16 hexadecimal digits; they become a part of file names."""
-    if not isinstance(value, str) or not _UID.fullmatch(value):
-        raise FormatError(f"a field is {shown(value)}, expected 16 hexadecimal digits")
-    return value
+def check(head: bytes, last: bytes, body: bytes, kind: str, version: int) -> None:
+    """Raise unless an object is of this kind and version, and whole.
 
+    Args:
+        head: its first line, with `format` and `version`.
+        last: its last line, with the CRC-32 of what is before.
+        body: what is before.
+        kind: what `format` should be.
+        version: what this program knows.
 
-def creation(value: object) -> str:
-    """A creation id, which becomes a part of keys."""
-    if not isinstance(value, str) or not _CREATION.fullmatch(value):
-        raise FormatError(f"a field is {shown(value)}, expected a creation id")
-    return value
-
-
-def suffix(value: str) -> str:
-    """A dot and letters; thousands of segments share what there is of them."""
-    if not _SUFFIX.fullmatch(value):
-        raise FormatError(f"a file is called {shown(value)}, expected a suffix such as .index")
-    return sys.intern(value)
-
-
-def flag(value: object) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise FormatError(f"a field is {shown(value)}, expected true or false")
-    return value
-
-
-def plain(value: object) -> dict[str, Any]:
-    """Names with values that are no lists and the like."""
-    if not isinstance(value, dict):
-        raise FormatError(f"a field is {shown(value)}, expected names with values")
-    for name, one in value.items():
-        text(name)
-        if one is not None and not isinstance(one, bool | int | float | str):
-            raise FormatError(f"the argument {name} is {shown(one)}, expected a plain value")
-        if isinstance(one, str):
-            one.encode()
-    return value
-
-
-def numbers(value: object) -> dict[str, int]:
-    """Names with numbers."""
-    return {text(name): number(one) for name, one in plain(value).items()}
-
-
-def shown(value: object) -> str:
-    """As much of a value as fits into a sentence."""
-    if isinstance(value, list | dict):
-        return f"a {type(value).__name__}"
-    found = ascii(value) if isinstance(value, str | float | bool) or value is None else str(value)
-    return f"{found[:40]}…" if len(found) > 40 else found  # noqa: PLR2004 - see above
+    Raises:
+        VersionError: a later version of this program wrote it.
+        FormatError: it is something else, or damaged.
+    """
+    found = decode(head, _Kind)
+    if found.format != kind:
+        raise FormatError(f"its format is not {kind}")
+    if found.version != version:
+        raise VersionError(f"its version is {ascii(found.version)[:40]}, expected {version}")
+    if decode(last, _Checksum).crc32 != crc32(body):
+        raise FormatError("its checksum is wrong")

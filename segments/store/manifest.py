@@ -9,6 +9,7 @@ otherwise: objects that no manifest names are left by a crash, and are removed s
 """
 
 import json
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,22 +18,23 @@ from itertools import pairwise
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
+import msgspec
+
 from segments.checksum import crc32
 from segments.codec import Damage
-from segments.errors import FormatError, VersionError
+from segments.errors import FormatError
 from segments.store import fields
 from segments.store.object_names import StreamKey
 
 MANIFEST_VERSION = 1
 _FORMAT = "streamd-tier-manifest"
-_TIMES = ("first_ms", "last_ms")
 
 
 class StoredFile(NamedTuple):
     """Size in bytes and CRC-32 of a file that is stored as an object."""
 
-    size: int
-    crc: int
+    size: fields.Number
+    crc: fields.Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,19 @@ class StoredSegment:
     def line(self) -> bytes:
         """Its line of a manifest; made once, as most segments are in thousands of manifests."""
         if not self._line:
-            self.comes_from(_encoded(_fields(self)))
+            line = _Line(
+                self.base_offset,
+                self.next_offset,
+                self.num_chunks,
+                self.first_timestamp_ms,
+                self.last_timestamp_ms,
+                self.last_chunk_id,
+                self.epoch,
+                self.uid,
+                dict(self.files),
+                self.damage,
+            )
+            self.comes_from(msgspec.json.encode(line) + b"\n")
         return self._line
 
     def comes_from(self, line: bytes) -> None:
@@ -205,6 +219,49 @@ def number_before(segments: Sequence[StoredSegment], offset: int) -> int:
     return bisect_left(segments, offset, key=attrgetter("base_offset"))
 
 
+class _Tracking(NamedTuple):
+    """See StoredTracking."""
+
+    next_offset: fields.Number
+    epoch: fields.Number
+    uid: fields.Uid
+    size: fields.Number
+    crc: fields.Number
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line, behind format and version; see Manifest."""
+
+    virtual_host: fields.Text
+    stream: fields.Text
+    creation: fields.Creation
+    revision: fields.Number
+    epoch: fields.Number
+    writer: fields.Text
+    next_offset: fields.Number
+    goes_on: fields.Number = 0
+    arguments: fields.Plain
+    settings: fields.Plain
+    tracking: _Tracking | None
+    marked: dict[fields.Text, fields.Number] = {}
+    deleted: bool
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a segment; see StoredSegment."""
+
+    base: fields.Number
+    next: fields.Number
+    chunks: fields.Number
+    first_ms: fields.TimeMs | None
+    last_ms: fields.TimeMs | None
+    last_chunk: fields.Number | None
+    epoch: fields.Number
+    uid: fields.Uid
+    files: dict[fields.Suffix, StoredFile]
+    damage: tuple[tuple[fields.Number, fields.Number, fields.Number, fields.Number], ...] = ()
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the object."""
     tracking = manifest.tracking
@@ -231,23 +288,6 @@ def _encoded(fields_of_line: Mapping[str, object]) -> bytes:
     return json.dumps(fields_of_line, separators=(",", ":")).encode() + b"\n"
 
 
-def _fields(segment: StoredSegment) -> dict[str, object]:
-    line: dict[str, object] = {
-        "base": segment.base_offset,
-        "next": segment.next_offset,
-        "chunks": segment.num_chunks,
-        "first_ms": segment.first_timestamp_ms,
-        "last_ms": segment.last_timestamp_ms,
-        "last_chunk": segment.last_chunk_id,
-        "epoch": segment.epoch,
-        "uid": segment.uid,
-        "files": {suffix: [*file] for suffix, file in segment.files.items()},
-    }
-    if segment.damage:
-        line["damage"] = [list(damage) for damage in segment.damage]
-    return line
-
-
 def decode_manifest(
     content: bytes, stream: StreamKey | None = None, known: Iterable[StoredSegment] = ()
 ) -> Manifest:
@@ -265,85 +305,51 @@ def decode_manifest(
     """
     *lines, last = content.splitlines(keepends=True) or [b""]
     body = b"".join(lines)
-    try:
-        head = json.loads(lines[0])
-        if head["format"] != _FORMAT:
-            raise FormatError("it is not a manifest")
-        if head["version"] != MANIFEST_VERSION:
-            found = fields.shown(head["version"])
-            raise VersionError(f"its version is {found}, expected {MANIFEST_VERSION}")
-        if json.loads(last)["crc32"] != crc32(body):
-            raise FormatError("its checksum is wrong")
-        by_line = {segment.line: segment for segment in known}
-        segments = tuple([by_line.get(line) or _decoded_segment(line) for line in lines[1:]])
-        manifest = _decoded(head, segments)
-    except FormatError:
-        raise
-    except fields.WRONG as error:
-        raise FormatError("it is not a whole manifest") from error
+    fields.check(lines[0] if lines else b"", last, body, _FORMAT, MANIFEST_VERSION)
+    by_line = {segment.line: segment for segment in known}
+    segments = tuple([by_line.get(line) or _decoded_segment(line) for line in lines[1:]])
+    manifest = _decoded(fields.decode(lines[0], _Head), segments)
     if stream is not None and manifest.stream != stream:
         raise FormatError(f"it is of {manifest.stream}, expected {stream}")
     manifest.check()
     return manifest
 
 
-def _decoded(head: dict[str, Any], segments: tuple[StoredSegment, ...]) -> Manifest:
-    tracking = head["tracking"]
-    host, stream = (fields.text(head[name]) for name in ("virtual_host", "stream"))
+def _decoded(head: _Head, segments: tuple[StoredSegment, ...]) -> Manifest:
+    at = head.tracking
     return Manifest(
-        stream=StreamKey(host, stream, fields.creation(head["creation"])),
-        revision=fields.number(head["revision"]),
-        epoch=fields.number(head["epoch"]),
-        writer=fields.text(head["writer"]),
-        next_offset=fields.number(head["next_offset"]),
-        goes_on=fields.number(head.get("goes_on", 0)),
+        stream=StreamKey(head.virtual_host, head.stream, head.creation),
+        revision=head.revision,
+        epoch=head.epoch,
+        writer=head.writer,
+        next_offset=head.next_offset,
+        goes_on=head.goes_on,
         segments=segments,
-        arguments=fields.plain(head["arguments"]),
-        settings=fields.plain(head["settings"]),
-        tracking=None if tracking is None else _tracking(*tracking),
-        marked=fields.numbers(head.get("marked", {})),
-        is_deleted=fields.flag(head["deleted"]),
+        arguments=head.arguments,
+        settings=head.settings,
+        tracking=at and StoredTracking(*at[:3], StoredFile(*at[3:])),
+        marked=head.marked,
+        is_deleted=head.deleted,
     )
 
 
-def _tracking(
-    next_offset: object, epoch: object, uid: object, size: object, crc: object
-) -> StoredTracking:
-    at, of = fields.number(next_offset), fields.number(epoch)
-    return StoredTracking(at, of, fields.uid(uid), _file(size, crc))
-
-
-def _file(size: object, crc: object) -> StoredFile:
-    return StoredFile(fields.number(size), fields.number(crc))
-
-
-def _decoded_segment(line: bytes) -> StoredSegment:
-    segment = _segment(json.loads(line))
-    segment.comes_from(line)
+def _decoded_segment(content: bytes) -> StoredSegment:
+    line = fields.decode(content, _Line)
+    if not {".segment", ".index"} <= line.files.keys():
+        raise FormatError(f"segment {line.base} lacks a file")
+    # Thousands of segments share what suffixes there are.
+    files = {sys.intern(suffix): file for suffix, file in line.files.items()}
+    segment = StoredSegment(
+        line.base,
+        line.next,
+        line.chunks,
+        line.first_ms,
+        line.last_ms,
+        line.last_chunk,
+        line.epoch,
+        line.uid,
+        files,
+        tuple(Damage(*numbers) for numbers in line.damage),
+    )
+    segment.comes_from(content)
     return segment
-
-
-def _segment(line: dict[str, Any]) -> StoredSegment:
-    base, last_chunk = fields.number(line["base"]), line["last_chunk"]
-    files = {fields.suffix(suffix): _file(*file) for suffix, file in line["files"].items()}
-    if not {".segment", ".index"} <= set(files):
-        raise FormatError(f"segment {base} lacks a file")
-    first_ms, last_ms = (
-        None if line[name] is None else fields.time_ms(line[name]) for name in _TIMES
-    )
-    return StoredSegment(
-        base_offset=base,
-        next_offset=fields.number(line["next"]),
-        num_chunks=fields.number(line["chunks"]),
-        first_timestamp_ms=first_ms,
-        last_timestamp_ms=last_ms,
-        last_chunk_id=None if last_chunk is None else fields.number(last_chunk),
-        epoch=fields.number(line["epoch"]),
-        uid=fields.uid(line["uid"]),
-        files=files,
-        damage=tuple(_damage(*damage) for damage in line.get("damage", ())),
-    )
-
-
-def _damage(*numbers: object) -> Damage:
-    return Damage(*map(fields.number, numbers))

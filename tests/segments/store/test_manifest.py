@@ -1,6 +1,7 @@
 """A manifest says what was written into it, or is refused."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -92,6 +93,61 @@ def test_no_flipped_or_missing_byte_is_taken_for_the_truth() -> None:
     for size in range(len(content) - 1):  # the last line end may be missing
         with pytest.raises(FormatError):
             decode_manifest(content[:size])
+
+
+# As the first version of the format has it.
+STORED = (
+    b'{"format":"streamd-tier-manifest","version":1,"virtual_host":"/","stream":"z\\u00fcrich",'
+    b'"creation":"0123456789abcdef","revision":3,"epoch":2,"writer":"w","next_offset":10,'
+    b'"goes_on":7,"arguments":{"max-age":"7D","stream-filter-error-rate":0.01},'
+    b'"settings":{"stream-tier":false},"tracking":[10,2,"1111111111111111",3,4],'
+    b'"marked":{"00ff":5},"deleted":true}\n'
+    b'{"base":0,"next":5,"chunks":1,"first_ms":null,"last_ms":null,"last_chunk":null,'
+    b'"epoch":1,"uid":"0000000000000001","files":{".segment":[10,1],".index":[8,2]}}\n'
+    b'{"base":5,"next":9,"chunks":2,"first_ms":-1,"last_ms":7,"last_chunk":6,"epoch":1,'
+    b'"uid":"ffffffffffffffff","files":{".segment":[10,1],".index":[8,4294967295],'
+    b'".keys":[9223372036854775807,0]},"damage":[[8,9,5,6]]}\n'
+    b'{"crc32":3428368081}\n'
+)
+
+
+def _stored() -> Manifest:
+    files = {".segment": StoredFile(10, 1), ".index": StoredFile(8, 2)}
+    others = files | {".index": StoredFile(8, (1 << 32) - 1), ".keys": StoredFile((1 << 63) - 1, 0)}
+    return Manifest(
+        stream=StreamKey("/", "zürich", "0123456789abcdef"),
+        revision=3,
+        epoch=2,
+        writer="w",
+        next_offset=10,
+        goes_on=7,
+        segments=(
+            StoredSegment(0, 5, 1, None, None, None, 1, f"{1:016x}", files),
+            StoredSegment(5, 9, 2, -1, 7, 6, 1, "f" * 16, others, (Damage(8, 9, 5, 6),)),
+        ),
+        arguments={"max-age": "7D", "stream-filter-error-rate": 0.01},
+        settings={"stream-tier": False},
+        tracking=StoredTracking(10, 2, "1" * 16, StoredFile(3, 4)),
+        marked={"00ff": 5},
+        is_deleted=True,
+    )
+
+
+def test_what_is_wrong_is_named() -> None:
+    lines = [json.loads(line) for line in encode_manifest(_small()).splitlines()[:-1]]
+    for path, odd, says in (
+        ((0, "revision"), -1, "revision: expected `int` >= 0"),
+        ((1, "files", ".index"), [1], "files[...]: expected `array` of length 2"),
+        ((1, "uid"), "../../../../..", "uid: expected `str` matching regex"),
+    ):
+        with pytest.raises(FormatError, match=f"^{re.escape(says)}"):
+            decode_manifest(_with_crc(_changed(lines, path, odd)))
+
+
+def test_bytes_that_were_stored() -> None:
+    """Every later version reads these, and writes them."""
+    assert decode_manifest(STORED) == _stored()
+    assert encode_manifest(_stored()) == STORED
 
 
 def test_a_later_version_is_named() -> None:
