@@ -5,6 +5,7 @@ out in place as their bytes arrive, from the poller's round, without waking the 
 The task has the rest. What `Commands.do_at_once` answers decides where the loop is:
 
     NEED_DATA    listening: bytes come in place, `do_at_once` is called for each
+    NO_HURRY     the same; what comes next may be read a moment later
     MORE         there is more to do, but others have a turn first
     HELD         the peer has to wait (a full disk, an outbox that it does not empty)
     a command    it needs waiting: the task carries it out
@@ -28,6 +29,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from streamd.net.duplex import Duplex
+from streamd.net.transport import Listening
 
 _REQUESTS_A_TURN = 8  # carried out before others have a turn: a megabyte holds 30,000
 
@@ -38,6 +40,7 @@ class Pending(Enum):
     """Why there is no command to be waited for; see the table above."""
 
     NEED_DATA = "more bytes are needed"
+    NO_HURRY = "more bytes are needed, and nobody waits for them"
     MORE = "there is more to do"
     HELD = "the peer has to wait"
 
@@ -88,7 +91,7 @@ class CommandLoop(Generic[Command]):
         self._found = self._do_at_once()
         for number in count(1):
             found = self._found
-            if found is Pending.NEED_DATA:
+            if found is Pending.NEED_DATA or found is Pending.NO_HURRY:
                 await self._duplex.feed(self._take)
                 continue
             if found is Pending.MORE:
@@ -103,8 +106,10 @@ class CommandLoop(Generic[Command]):
                     await trio.lowlevel.checkpoint()
             self._found = self._do_at_once()
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, data: bytes) -> Listening:
         """Bytes have arrived; whether the loop goes on listening."""
         self._receive_data(data)
         found = self._found = self._do_at_once()
-        return found is Pending.NEED_DATA
+        if found is Pending.NEED_DATA:
+            return Listening.YES
+        return Listening.LATER if found is Pending.NO_HURRY else Listening.NO

@@ -80,7 +80,7 @@ class Duplex:
             raise Ended
         return data
 
-    async def feed(self, take: Callable[[bytes], bool]) -> None:
+    async def feed(self, take: Callable[[bytes], int]) -> None:
         """Give `take`, which does not wait, what arrives, until it returns False.
 
         Raises:

@@ -6,17 +6,29 @@ task waits for all of them. Each connection that is ready is read once and its c
 out in place; what they leave to be done together, such as writing what came for one stream, is
 done once at the end of the round (see rounds.py).
 
+Of a consumer at the end of its stream comes a little credit for each message, and it has credit
+left: for that nobody has to be woken. What such a connection sends is read along with others', or
+a moment later; see `Listening.LATER`.
+
+    watched     `EPOLLIN`; read when there is something
+    patient     nothing is waited for; read in a round of others, once in PATIENT_SECONDS
+
+    watched -> patient   its read says so
+    patient -> watched   its read does not say so any more; `hurry`; no round came for too long
+
 It needs Linux's epoll. Without that, connections are waited for one by one (`open_poller`).
 """
 
 import select
 import time
 from collections.abc import Callable
+from itertools import islice
 
 import trio
 
 from streamd.config import RECEIVE_BYTES
 from streamd.net.rounds import Rounds
+from streamd.net.wakeup import Wakeup
 
 _MOST_READY = 256  # connections served in one round
 _SHARE_BYTES = 4 << 10  # that each of them may send in it, however many they are
@@ -26,6 +38,7 @@ _LEAST_BYTES = RECEIVE_BYTES
 _MOST_BYTES = 4 * RECEIVE_BYTES
 _SHORT_SECONDS = 0.01
 _LONG_SECONDS = 0.02
+PATIENT_SECONDS = 0.005  # twice as long at most
 
 
 class Poller:
@@ -38,30 +51,59 @@ class Poller:
 
     def __init__(self, rounds: Rounds, clock: Callable[[], float] = time.perf_counter) -> None:
         self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[int], None]] = {}
+        self._readers: dict[int, Callable[[int], bool]] = {}
+        self._patient: dict[int, None] = {}  # who was read last is the last one
+        self._patient_until = 0.0
+        self._has_patient, self._patience = Wakeup(), trio.CancelScope()
         self._rounds = rounds
         self._clock = clock
         self._round_bytes = _LEAST_BYTES
 
-    def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], bool]) -> None:
         """Call `read` whenever there is something to be read; it neither waits nor raises.
 
         It is told how many bytes it may take: what a round takes from all connections together is
-        bounded, or those that send most would decide how long all others wait.
+        bounded, or those that send most would decide how long all others wait. It says whether
+        what comes next may be read a moment later.
         """
         self._epoll.register(descriptor, select.EPOLLIN)
         self._readers[descriptor] = read
 
     def unwatch(self, descriptor: int) -> None:
         """Stop calling it."""
+        self._patient.pop(descriptor, None)
         if self._readers.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
+    def hurry(self, descriptor: int) -> None:
+        """Read it as soon as there is something."""
+        if descriptor in self._patient:
+            del self._patient[descriptor]
+            self._epoll.modify(descriptor, select.EPOLLIN)
+
+    def _let_wait(self, descriptor: int) -> None:
+        if descriptor in self._readers:  # else it was ended
+            self._epoll.modify(descriptor, 0)
+            self._patient[descriptor] = None
+            self._has_patient.set()
+
     async def run(self) -> None:
         """Work until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_patience)
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                self._take_round()
+
+    async def _end_patience(self) -> None:
+        """Watch those that no round has read for a while."""
         while True:
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
-            self._take_round()
+            await self._has_patient.wait()
+            with self._patience:  # each round puts it off: nothing wakes while there are rounds
+                await trio.sleep_forever()
+            self._patience = trio.CancelScope()
+            for descriptor in list(self._patient):
+                self.hurry(descriptor)
 
     def close(self) -> None:
         """Release it; nobody can be watched after that."""
@@ -76,11 +118,23 @@ class Poller:
             share = min(max(share, _SHARE_BYTES), RECEIVE_BYTES)
             for descriptor, _ in ready:
                 read = self._readers.get(descriptor)
-                if read is not None:  # else it was ended by one before it
-                    read(share)
+                if read is not None and read(share):  # else it was ended by one before it
+                    self._let_wait(descriptor)
+            if self._patient and began_at >= self._patient_until:
+                self._read_patient(share, began_at)
         finally:
             self._rounds.end()
             self._adapt(self._clock() - began_at)
+
+    def _read_patient(self, share: int, now: float) -> None:
+        self._patient_until = now + PATIENT_SECONDS
+        self._patience.deadline = trio.current_time() + 2 * PATIENT_SECONDS
+        for descriptor in list(islice(self._patient, _MOST_READY)):
+            read = self._readers.get(descriptor)
+            if read is None or not read(share):
+                self.hurry(descriptor)
+            elif self._patient.pop(descriptor, 0) is None:  # else it was hurried
+                self._patient[descriptor] = None
 
     def _adapt(self, seconds: float) -> None:
         """Let the next round take more or less than one that took so long."""

@@ -110,8 +110,11 @@ class TlsTransport:
         self.num_reads += 1
         return data
 
-    async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
+    async def feed(self, take: Callable[[bytes], int]) -> bool:  # noqa: D102 - see Transport
         return await feed_from(self.receive, take)
+
+    def hurry(self) -> None:
+        """Nothing: it is always read at once."""
 
     def send_some(self, parts: Sequence[Buffer]) -> int:  # noqa: ARG002, D102 - see Transport
         return 0  # encrypting cannot be undone: what was taken must be sent

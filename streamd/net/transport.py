@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 import trio
@@ -53,6 +54,14 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Listening(IntEnum):
+    """Whether who has taken some bytes takes more; a truth value will do."""
+
+    NO = 0
+    YES = 1
+    LATER = 2  # and what comes next may be read a moment later, together with others'
+
+
 class Transport(Protocol):
     """A connection to one peer.
 
@@ -79,17 +88,20 @@ class Transport(Protocol):
             TransportClosed: the connection broke.
         """
 
-    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+    async def feed(self, take: Callable[[bytes], int]) -> bool:
         """Give `take` what arrives, until it returns False; then return True.
 
         False when the peer has ended its side.
 
         Args:
-            take: does not wait. What it raises is raised here.
+            take: does not wait; see Listening. What it raises is raised here.
 
         Raises:
             TransportClosed: the connection broke.
         """
+
+    def hurry(self) -> None:
+        """What comes next must not be read later; see Listening."""
 
     def send_some(self, parts: Sequence[Buffer]) -> int:
         """Send as much as can be sent without waiting; returns how many bytes that was.
@@ -178,11 +190,14 @@ _view = memoryview(_buffer)
 class Readers(Protocol):
     """A poller, as far as a transport is concerned; see poller.Poller."""
 
-    def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], bool]) -> None:
         """Call `read` whenever there is something to be read; it neither waits nor raises.
 
-        It is told how many bytes it may take.
+        It is told how many bytes it may take, and says whether more may be read a moment later.
         """
+
+    def hurry(self, descriptor: int) -> None:
+        """It may not be read later any more."""
 
     def unwatch(self, descriptor: int) -> None:
         """Call it no more."""
@@ -211,9 +226,10 @@ class PolledFeed:
         self._poller = poller
         self._descriptor = descriptor
         self._receive_some = receive_some
-        self._feeding: tuple[trio.lowlevel.Task, Callable[[bytes], bool]] | None = None
+        self._feeding: tuple[trio.lowlevel.Task, Callable[[bytes], int]] | None = None
+        self._is_patient = False
 
-    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+    async def feed(self, take: Callable[[bytes], int]) -> bool:
         """See Transport."""
         try:
             self._poller.watch(self._descriptor, self._read)
@@ -227,22 +243,33 @@ class PolledFeed:
 
         return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
 
-    def _read(self, most: int) -> None:
+    def _read(self, most: int) -> bool:
         """Called by the poller: read once; the task goes on when it has something to do."""
         if self._feeding is None:
-            return
+            return False
         task, take = self._feeding
         result: Outcome[bool]
         try:
             data = self._receive_some(most)
-            if data is None or (data and take(data)):
-                return
+            if data is None:
+                return self._is_patient
+            listens = take(data) if data else Listening.NO
+            if listens:
+                self._is_patient = listens == Listening.LATER
+                return self._is_patient
             result = Value(bool(data))
         except OSError as error:
             result = Error(_closed(error))
         except Exception as error:  # noqa: BLE001 - its task knows what to do with it
             result = Error(error)
         self._wake(task, result)
+        return False
+
+    def hurry(self) -> None:
+        """See Transport."""
+        if self._is_patient:
+            self._is_patient = False
+            self._poller.hurry(self._descriptor)
 
     def close(self) -> None:
         """The connection is closed from this side."""
@@ -255,7 +282,7 @@ class PolledFeed:
             trio.lowlevel.reschedule(task, result)
 
     def _forget(self) -> None:
-        self._feeding = None
+        self._feeding, self._is_patient = None, False
         self._poller.unwatch(self._descriptor)
 
 
@@ -265,7 +292,7 @@ def _closed(error: OSError) -> TransportClosed:
     return closed
 
 
-async def feed_from(receive: Callable[[], Awaitable[bytes]], take: Callable[[bytes], bool]) -> bool:
+async def feed_from(receive: Callable[[], Awaitable[bytes]], take: Callable[[bytes], int]) -> bool:
     """`Transport.feed` without a poller: wait for this socket alone."""
     while data := await receive():
         if not take(data):
@@ -312,10 +339,14 @@ class SocketTransport:
             raise TransportClosed from error
         return data
 
-    async def feed(self, take: Callable[[bytes], bool]) -> bool:  # noqa: D102 - see Transport
+    async def feed(self, take: Callable[[bytes], int]) -> bool:  # noqa: D102 - see Transport
         if self._polled is None:
             return await feed_from(self.receive, take)
         return await self._polled.feed(take)
+
+    def hurry(self) -> None:  # noqa: D102 - see Transport
+        if self._polled is not None:
+            self._polled.hurry()
 
     def _receive_some(self, most: int = RECEIVE_BYTES) -> bytes | None:
         try:

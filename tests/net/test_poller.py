@@ -15,9 +15,16 @@ from hypothesis import given, settings, strategies as st
 
 from segments.disk import OsDisk
 from streamd.config import RECEIVE_BYTES
-from streamd.net.poller import Poller, open_poller
+from streamd.net import poller
+from streamd.net.poller import PATIENT_SECONDS, Poller, open_poller
 from streamd.net.rounds import Rounds
-from streamd.net.transport import FileUnreadable, SocketTransport, TransportClosed, unsent_is_high
+from streamd.net.transport import (
+    FileUnreadable,
+    Listening,
+    SocketTransport,
+    TransportClosed,
+    unsent_is_high,
+)
 
 pytestmark = pytest.mark.skipif(open_poller(Rounds()) is None, reason="this system has no epoll")
 
@@ -269,3 +276,99 @@ def test_whether_a_peer_takes_too_little_is_what_the_kernel_says(sizes: list[int
                 assert is_congested in said | {unsent_is_high(descriptor)}
 
     trio.run(main)
+
+
+class Patient:
+    """A connection of which everything may be read a moment later: what came, and when."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.took: list[tuple[bytes, float]] = []
+
+    async def feed(self) -> None:
+        assert not await self.pair.server.feed(self._take)
+        self.took.append((b"", trio.current_time()))
+
+    def _take(self, data: bytes) -> Listening:
+        self.took.append((data, trio.current_time()))
+        return Listening.LATER if data.islower() else Listening.YES
+
+    async def send(self, data: bytes) -> float:
+        """Send something; when that was."""
+        await self.pair.client.send_all(data)
+        await trio.testing.wait_all_tasks_blocked()
+        return trio.current_time()
+
+
+@asynccontextmanager
+async def patience(number: int = 1) -> AsyncIterator[tuple[Pair, list[Patient]]]:
+    """A connection that is read at once, and patient ones that have been read once."""
+    async with polling(number + 1, trio.current_time) as (_, (other, *pairs)):
+        patient = [Patient(pair) for pair in pairs]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.server.feed, lambda _: True)
+            for one in patient:
+                nursery.start_soon(one.feed)
+                await one.send(b"a")
+            yield other, patient
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_patient_connection_is_read_a_moment_later() -> None:
+    async with patience() as (_, (one,)):
+        for _ in range(2):
+            sent_at = await one.send(b"b")
+            await trio.sleep(1)
+            data, at = one.took[-1]
+            assert data == b"b"
+            assert sent_at <= at <= sent_at + 2 * PATIENT_SECONDS
+            await trio.sleep(1)
+            await one.send(b"a")
+            await trio.testing.wait_all_tasks_blocked()
+            num_taken = len(one.took)
+            await one.send(b"c")
+            assert len(one.took) == num_taken  # else nothing is saved
+            await trio.sleep(1)
+        await one.pair.client.aclose()
+        await trio.sleep(2 * PATIENT_SECONDS)
+        assert one.took[-1][0] == b""
+
+
+async def test_a_patient_connection_is_read_in_a_round_of_others() -> None:
+    async with patience() as (other, (one,)):
+        for number in range(2, 12):
+            await one.send(b"b")
+            await trio.sleep(PATIENT_SECONDS)
+            assert len(one.took) == number - 1  # nobody woke for it
+            await other.client.send_all(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(one.took) == number
+
+
+@pytest.mark.parametrize("reason", ["what came", "hurry"])
+async def test_patience_ends(reason: str) -> None:
+    async with patience() as (_, (one,)):
+        if reason == "hurry":
+            await one.send(b"b")
+            one.pair.server.hurry()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(one.took) == 2
+            assert one.took[0][1] == one.took[1][1]
+        else:
+            await one.send(b"B")
+            await trio.sleep(1)
+            for _ in range(3):
+                sent_at = await one.send(b"B")
+                assert one.took[-1] == (b"B", sent_at)
+
+
+async def test_of_many_patient_connections_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "_MOST_READY", 2)
+    async with patience(5) as (other, ones):
+        for one in ones:
+            await one.send(b"b")
+        for _ in range(3):
+            await trio.sleep(PATIENT_SECONDS)  # a round comes before patience ends
+            await other.client.send_all(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+        assert {b"".join(data for data, _ in one.took) for one in ones} == {b"ab"}

@@ -69,8 +69,11 @@ class MemoryTransport:
         self.num_reads += 1
         return data
 
-    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+    async def feed(self, take: Callable[[bytes], int]) -> bool:
         return await feed_from(self.receive, take)
+
+    def hurry(self) -> None:
+        """Nothing: it is always read at once."""
 
     def send_some(self, parts: Sequence[Buffer]) -> int:
         """All, a part, or nothing, in turn: as sockets do."""
@@ -114,20 +117,29 @@ class MemoryTransport:
 
 
 class MemoryPoller:
-    """Reads connections in memory as net/poller.py reads sockets: many of them in a round."""
+    """Reads connections in memory as net/poller.py reads sockets: many of them in a round.
+
+    Attributes:
+        patient: those of which the next bytes may be read a moment later; here they are not.
+    """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._readers: dict[int, Callable[[int], None]] = {}
+        self._readers: dict[int, Callable[[int], bool]] = {}
+        self.patient: set[int] = set()
         self._ready: set[int] = set()
         self._work = Wakeup()
 
-    def watch(self, descriptor: int, read: Callable[[int], None]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], bool]) -> None:
         self._readers[descriptor] = read
         self.arrived(descriptor)  # something may be there already
 
     def unwatch(self, descriptor: int) -> None:
         self._readers.pop(descriptor, None)
+        self.hurry(descriptor)
+
+    def hurry(self, descriptor: int) -> None:
+        self.patient.discard(descriptor)
 
     def arrived(self, descriptor: int) -> None:
         self._ready.add(descriptor)
@@ -140,7 +152,9 @@ class MemoryPoller:
             with self._rounds.open():
                 for descriptor, read in list(self._readers.items()):
                     if descriptor in ready:
-                        read(RECEIVE_BYTES)
+                        self.hurry(descriptor)
+                        if read(RECEIVE_BYTES):
+                            self.patient.add(descriptor)
 
 
 async def _nobody_reads() -> None:
@@ -194,8 +208,11 @@ class PolledTransport(MemoryTransport):
         self.num_reads += 1
         return data
 
-    async def feed(self, take: Callable[[bytes], bool]) -> bool:
+    async def feed(self, take: Callable[[bytes], int]) -> bool:
         return await self._polled.feed(take)
+
+    def hurry(self) -> None:
+        self._polled.hurry()
 
     @property
     def is_congested(self) -> bool:  # type: ignore[override]

@@ -81,7 +81,12 @@ class StreamConnection(BaseConnection):
         queue: ReadyQueue[Subscription] = ReadyQueue(self._duplex.work, rounds, self._fail)
         self._traffic = traffic
         self._delivery = Delivery(
-            queue, self._outbox, self._duplex.is_clear, self._cannot_read, traffic
+            queue,
+            self._outbox,
+            self._duplex.is_clear,
+            transport.hurry,
+            self._cannot_read,
+            traffic,
         )
         self._session: Session | None = None
         # Received after requests that are carried out.
@@ -132,7 +137,7 @@ class StreamConnection(BaseConnection):
     async def _serve(self) -> None:
         login = self._login
         session = self._session = Session(login.context(self._outbox, self._delivery), self.end)
-        self._handle_at_once = session.handle_at_once
+        self._handle_at_once, self._is_patient = session.handle_at_once, session.is_patient
         await self._serve_open(
             login,
             login.frame_max,
@@ -165,26 +170,36 @@ class StreamConnection(BaseConnection):
     def do_at_once(self) -> c.ClientCommand | Creates | Pending:
         """Carry out what has been received, up to a command that needs waiting."""
         if self._ahead is not None:
-            ahead, self._ahead = self._ahead, None
-            if isinstance(ahead, RemoteProtocolError):
-                raise ahead
-            if not self._handle_at_once(ahead):
-                return ahead
+            found = self._do_ahead(self._ahead)
+            if found is not None:
+                return found
         next_command, handle_at_once = self._connection.next_command, self._handle_at_once
-        left = MESSAGES_A_TURN
-        for _ in range(_MOST_AT_ONCE):
+        left, num_credits = MESSAGES_A_TURN, 0
+        for number in range(_MOST_AT_ONCE):
             command = next_command()
             if command is NEED_DATA:
-                return Pending.NEED_DATA
+                return self._needs_data(was_credit=0 < number == num_credits)
             if isinstance(command, c.Create):
                 return self._gather(command)
             if not handle_at_once(cast("c.ClientCommand", command)):
                 return cast("c.ClientCommand", command)  # by its role there are no others
-            if isinstance(command, _PUBLISHES):
+            if isinstance(command, c.Credit):
+                num_credits += 1
+            elif isinstance(command, _PUBLISHES):
                 left -= command.num_entries
                 if left < 0:
                     break
         return Pending.MORE
+
+    def _needs_data(self, *, was_credit: bool) -> Pending:
+        """All was carried out; whether it was nothing but credit."""
+        return Pending.NO_HURRY if was_credit and self._is_patient() else Pending.NEED_DATA
+
+    def _do_ahead(self, ahead: c.ClientCommand | RemoteProtocolError) -> c.ClientCommand | None:
+        self._ahead = None
+        if isinstance(ahead, RemoteProtocolError):
+            raise ahead
+        return None if self._handle_at_once(ahead) else ahead
 
     def _gather(self, first: c.Create) -> Creates:
         """Requests to create streams that have arrived together: they share one commit."""

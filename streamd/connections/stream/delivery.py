@@ -34,6 +34,9 @@ _MAX_WATCHERS = 16  # of one subscription
 _TURN_CHUNKS = 256
 _TURN_BYTES = 1 << 20  # sent in a turn, while the peer takes them
 _READ_BYTES = 256 << 10  # of small chunks that are in memory at once
+# With so much credit it does no harm to read more of it a moment later; with so little it would.
+_MUCH_CREDIT, _LITTLE_CREDIT = 5, 1
+_MOST_PATIENT = 16  # subscriptions that are looked at for that
 _TURN_STEPS = 300  # chunks looked at, delivered or not: bounds the time between other frames
 
 
@@ -144,7 +147,10 @@ class Subscription(QueuedConsumer):
 
     def use_credit(self, chunks: int) -> None:
         """This many chunks are sent."""
+        before = self.credit
         self.credit -= chunks
+        if before > _LITTLE_CREDIT >= self.credit:
+            self._delivery.hurry()
 
     @property
     def may_send(self) -> bool:
@@ -269,6 +275,7 @@ class Delivery:
         queue: of the connection.
         outbox: of the connection.
         is_clear: tells whether what is put into the outbox would be on its way at once.
+        hurry: called when credit is getting short: what the client sends is to be read soon.
         cannot_read: called with a stream that cannot be read; ends its subscriptions.
         traffic: counts what stream clients do.
 
@@ -283,6 +290,7 @@ class Delivery:
         queue: ReadyQueue[Subscription],
         outbox: Outbox,
         is_clear: Callable[[], bool],
+        hurry: Callable[[], None],
         cannot_read: Callable[[Stream], None],
         traffic: ProtocolTraffic,
     ) -> None:
@@ -292,6 +300,7 @@ class Delivery:
         self.with_committed = False
         self._outbox = outbox
         self._is_clear = is_clear
+        self.hurry = hurry
         self._cannot_read = cannot_read
 
     def add(
@@ -322,6 +331,14 @@ class Delivery:
     def has_pending(self) -> bool:
         """Somebody is in line."""
         return self.queue.has_pending
+
+    @property
+    def is_patient(self) -> bool:
+        """All have read everything, and have credit for a while."""
+        subscriptions = self.subscriptions
+        return len(subscriptions) <= _MOST_PATIENT and all(
+            one.is_waiting and one.credit >= _MUCH_CREDIT for one in subscriptions.values()
+        )
 
     def send_now(self, subscription: Subscription) -> None:
         """Send what a subscription has not got, if it is little and nothing else is to be sent."""

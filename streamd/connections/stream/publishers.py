@@ -73,6 +73,11 @@ class Publishers:
         for _, stream in list(self._publishers.values()):
             await stream.settled()
 
+    @property
+    def are_none(self) -> bool:
+        """There is no publisher."""
+        return not self._publishers
+
     def forget(self, stream: Stream) -> bool:
         """Drop the publishers of a stream; returns whether there were any."""
         numbers = [n for n, (_, used) in self._publishers.items() if used is stream]

@@ -116,6 +116,10 @@ class Session:
         """Whether the client owes an answer for too long."""
         return self._consumers.is_overdue
 
+    def is_patient(self) -> bool:
+        """Whether the connection has consumers alone, and none of them needs anything soon."""
+        return self._publishers.are_none and self._context.delivery.is_patient
+
     def host_is_gone(self) -> None:
         """See virtual_host.StreamObserver."""
         self._end(f"vhost '{self._context.host.name}' is deleted")

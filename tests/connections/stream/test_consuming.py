@@ -1,6 +1,7 @@
 """Consuming: where it begins, what credit allows, what filters leave out, where it ends."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,9 +12,10 @@ from trio.testing import wait_all_tasks_blocked
 from segments import CorruptError, Log
 from streamd.broker import threads
 from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import CommandVersions, OffsetSpecification
 from tests.connections.stream.test_publishing import bodies
-from tests.support.server import FIRST, LAST, NEXT, OK, Harness, Peer
+from tests.support.server import FIRST, LAST, NEXT, OK, Harness, Peer, harness
 
 NO_SUBSCRIPTION = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
 
@@ -93,6 +95,81 @@ class TestStart:
         code = await reader.code(c.Subscribe, 1, "s", OffsetSpecification(kind), 10)
         assert code == ResponseCode.PRECONDITION_FAILED
         await reader.subscribe("s")
+
+
+class TestPatience:
+    """Credit alone wakes nobody while there is enough; see Listening.LATER."""
+
+    @pytest.fixture
+    async def writer(self, polled: Harness) -> Peer:
+        writer = await polled.peer()
+        await writer.create("s")
+        await writer.declare("s")
+        return writer
+
+    @pytest.fixture
+    async def polled(self, tmp_path: Path) -> AsyncIterator[Harness]:
+        async with harness(tmp_path, is_polled=True) as server:
+            yield server
+
+    async def give_credit(self, server: Harness, reader: Peer) -> bool:
+        """Whether the server has patience with the reader then."""
+        assert server.poller is not None
+        await reader.send(c.Credit(1, 1))
+        await wait_all_tasks_blocked()
+        return bool(server.poller.patient)
+
+    async def test_until_credit_gets_short(self, polled: Harness, writer: Peer) -> None:
+        reader = await polled.peer()
+        await reader.subscribe("s", NEXT, credit=10)
+        assert polled.poller is not None
+        assert not polled.poller.patient
+        assert await self.give_credit(polled, reader)
+        for number in range(11):
+            assert bool(polled.poller.patient) == (number < 10)  # one is left
+            await writer.store([b"x"], first_id=number)
+            assert await reader.bodies(1) == [b"x"]
+        for number in range(6):
+            assert await self.give_credit(polled, reader) == (number >= 4)
+
+    async def test_not_when_anything_else_comes(self, polled: Harness, writer: Peer) -> None:
+        await writer.store([b"x"])
+        reader = await polled.peer()
+        await reader.subscribe("s", credit=10)
+        assert await reader.bodies(1) == [b"x"]
+        assert await self.give_credit(polled, reader)
+        assert polled.poller is not None
+        for begun in (c.QueryOffset(9, "r", "s"), c.StoreOffset("r", "s", 1)):
+            raw = encode(begun)
+            for part in (raw, raw[:5]):
+                await reader.stream.send_all(part)
+                await wait_all_tasks_blocked()
+                assert not polled.poller.patient
+            await reader.stream.send_all(raw[5:])
+            assert await self.give_credit(polled, reader)
+        for _ in range(2):
+            assert await reader.expect(c.QueryOffsetResponse)
+        await reader.declare("s")
+        assert not await self.give_credit(polled, reader)
+
+    async def test_not_with_one_that_has_not_read_everything(
+        self, polled: Harness, writer: Peer
+    ) -> None:
+        for number in range(8):
+            await writer.store([b"x"], first_id=number)
+        reader = await polled.peer()
+        await reader.subscribe("s", NEXT, credit=10)
+        await reader.subscribe("s", FIRST, credit=3, subscription_id=2)
+        assert not await self.give_credit(polled, reader)
+
+    async def test_not_with_one_that_is_about_to_be_active(
+        self, polled: Harness, writer: Peer
+    ) -> None:
+        await writer.store([b"x"])
+        reader = await polled.peer()
+        await reader.subscribe("s", NEXT, credit=10, name="g", single_active_consumer="true")
+        await reader.expect(c.ConsumerUpdate)
+        assert not await self.give_credit(polled, reader)
 
 
 class TestCredit:
