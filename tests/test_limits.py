@@ -18,7 +18,7 @@ from segments.keys import extraction, table as key_table
 from segments.search import request as search_request
 from segments.selector import dialects
 from segments.tier import plan as tier_plan
-from streamd import config as limits
+from streamd import config as limits, patterns
 from streamd.auth import throttle, users
 from streamd.broker import searches
 from streamd.broker.declared import arguments, checks, standing_selectors
@@ -536,6 +536,7 @@ LIMITS = {
     "frame before the login": f"{LOGIN_FRAME_MAX >> 10} KiB",
     "answers that a peer does not read": f"{limits.OUTBOX_BYTES >> 20} MiB",
     "body of an HTTP request": f"{messages.MAX_BODY_BYTES >> 10} KiB",
+    "pattern of a permission": f"{patterns._MEMORY >> 10} KiB",
     "definitions that are imported": f"{messages.MAX_DEFINITIONS_BYTES >> 20} MiB",
     "logins to the console": sessions.MAX_SESSIONS,
     "logins of a user to the console": sessions.MAX_OF_A_USER,

@@ -11,6 +11,7 @@ from streamd.console.site import NavigationItem, Site
 from streamd.engine import Caller
 from streamd.http_api.caller import caller_of
 from streamd.http_api.definitions import (
+    Definitions,
     Taken,
     all_definitions,
     definitions_of,
@@ -19,7 +20,7 @@ from streamd.http_api.definitions import (
 from streamd.http_api.messages import (
     MAX_DEFINITIONS_BYTES,
     BadRequest,
-    json_object,
+    decoded,
     large_answer,
 )
 from streamd.operations.names import as_sent
@@ -90,7 +91,7 @@ class DefinitionPages:
         host = host_named(self._hosts, caller, chosen).name if chosen else None
         taken, problem = Taken(), ""
         try:
-            document = await json_object(data)
+            document = decoded(data, Definitions)
         except BadRequest:
             return await self._show(request, "the file is not a JSON object, as definitions are")
         try:

@@ -8,13 +8,13 @@ from itertools import chain, islice, repeat
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
+import msgspec
 import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from segments.words import whole_number
 from streamd.broker.steps import in_turns
-from streamd.http_api.large_json import read_large
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 
@@ -192,38 +192,34 @@ def found(item: Item | None) -> Item:
     return item
 
 
-async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> Row:
+async def read_body(request: Request) -> Row:
     """The JSON object in a request's body; no body is an empty one.
-
-    Args:
-        request: the request.
-        most: limit of the body's size, in bytes.
 
     Raises:
         BadRequest: the body is too large, too slow, or not a JSON object.
     """
-    return await json_object(await read_bytes(request, most))
+    return decoded(await read_bytes(request, MAX_BODY_BYTES), Row)
 
 
-async def json_object(data: bytes | bytearray) -> Row:
-    """The JSON object that the data is; no data is an empty one.
+def decoded(
+    data: bytes | bytearray, kind: type[Item], expected: str = "expected a JSON object"
+) -> Item:
+    """What JSON says, as a type; no data is an empty object.
+
+    Args:
+        data: UTF-8.
+        kind: what comes of it.
+        expected: says what is wrong where it is something else.
 
     Raises:
-        BadRequest: it is not a JSON object.
+        BadRequest: it is something else, or no JSON.
     """
-    if not data.strip():
-        return {}
     try:
-        if len(data) > MAX_BODY_BYTES:
-            return await read_large(data, MAX_BODY_BYTES)
-        value = json.loads(data)
-        if b"\\u" in data:  # may be lone surrogates, which are not Unicode
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(data.strip() or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{expected}: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRequest("not_json") from None
-    if not isinstance(value, dict):
-        raise BadRequest("expected a JSON object")
-    return value
 
 
 async def read_bytes(request: Request, most: int) -> bytearray:

@@ -268,7 +268,6 @@ async def test_every_binding_goes_by_its_properties_key(http: Http, amqp: AmqpPe
         ("x/q/s", {"arguments": 7}, 400, "arguments is not a JSON object"),
         ("x/q/s", {"arguments": {"a": [1]}}, 400, "argument 'a' is not a string, number, true"),
         ("x/q/s", {"arguments": {"a": {}}}, 400, "argument 'a' is not a string, number, true"),
-        ("x/q/s", b'{"arguments": {"a": NaN}}', 400, "argument 'a' is nan, expected a finite"),
         ("x/q/s", {"arguments": {"a": "x" * 1024}}, 400, "expected at most 1,024"),
         ("none/q/s", {}, 404, "no exchange 'none' in vhost '/'"),
         ("x/q/none", {}, 404, "no queue 'none' in vhost '/'"),
@@ -278,7 +277,6 @@ async def test_every_binding_goes_by_its_properties_key(http: Http, amqp: AmqpPe
             ("i/q/s", {"arguments": {"x-stream-partition-order": order}}, 400, "expected a number")
             for order in ("first", "", 1 << 31, 10**30, "9" * 5000)
         ),
-        ("i/q/s", b'{"arguments": {"x-stream-partition-order": Infinity}}', 400, "a number from"),
     ],
 )
 async def test_bindings_that_cannot_be(

@@ -1,6 +1,7 @@
 """The HTTP API: what it shows and changes, and that nobody sees or does more than allowed."""
 
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from streamd.broker.virtual_host import VirtualHost
-from streamd.http_api.messages import MAX_BODY_BYTES
+from streamd.http_api.definitions import Definitions
+from streamd.http_api.messages import MAX_BODY_BYTES, decoded
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.amqp import open_peer
@@ -227,8 +229,9 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         ([], "expected a JSON object"),
         (b"{", "not_json"),
         (b"\xff\xfe", "not_json"),
-        (b"[" * 100_000, "not_json"),
-        (b'{"arguments": {"x-max-length-bytes": ' + b"9" * 5000 + b"}}", "not_json"),
+        (b'{"a":' * 20_000, "not_json"),
+        (b'{"arguments": {"x-max-length-bytes": ' + b"9" * 5000 + b"}}", "out of range"),
+        (b'{"arguments": {"x-max-length-bytes": NaN}}', "not_json"),
         (BODY_TOO_LONG, "larger than"),
     ],
 )
@@ -605,6 +608,32 @@ async def test_definitions_of_rabbitmq_are_taken(http: Http, server: Harness) ->
         return str(row["destination"])
 
     assert sorted(exported["bindings"], key=key) == sorted(original["bindings"], key=key)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (b'{"bindings": [%s{}]}' % (b"{}," * 750_001), "bindings has more than 750,000 commas"),
+        (b'{"queues": [{"a": "%s"}]}' % (b"a" * (256 << 10)), "a row of queues has more than"),
+        (b'{"f": %s}' % (b"[" * 100_000), "not_json"),
+    ],
+)
+async def test_definitions_of_which_there_is_too_much(
+    http: Http, document: bytes, reason: str
+) -> None:
+    assert reason in await http.reason("POST", "definitions", document)
+
+
+def test_fields_that_definitions_do_not_have_become_no_objects() -> None:
+    fields = b"".join(b'"f%d":[%d],' % (n, n) for n in range(300_000))
+    document = b'{%s"vhosts":[{"name":"x"}]}' % fields
+    tracemalloc.start()
+    try:
+        found = decoded(document, Definitions)
+        assert tracemalloc.get_traced_memory()[1] < len(document) / 10
+    finally:
+        tracemalloc.stop()
+    assert bytes(found.vhosts) == b'[{"name":"x"}]'
 
 
 async def test_definitions_name_what_they_leave_out(http: Http) -> None:
