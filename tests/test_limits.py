@@ -256,15 +256,15 @@ async def test_tiny_frames_while_the_disk_is_slow(
     await peer.create("s")
     await peer.declare("s")
     stream = server.host.find("s")
-    stream._writer.pause()  # as in a thread that does not come back
+    stream.life.held.writer.pause()  # as in a thread that does not come back
     with trio.move_on_after(5):
         for n in range(1, 2000):
             await peer.publish([b""], n, values=[b"%d" % n])
     await wait_all_tasks_blocked()
     most = 50_000 // limits.PUBLICATION_BYTES + 256  # what is carried out in one go
-    assert stream.num_queued <= most
-    stream._writer.resume()
-    stream._write_in_round()
+    assert stream.life.held.writer.num_queued <= most
+    stream.life.held.writer.resume()
+    stream.life.held.write_in_round()
     assert await peer.confirmed(1999) == list(range(1, 2000))
 
 

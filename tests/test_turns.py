@@ -487,7 +487,7 @@ async def _live_with_many(server: Harness, turns: _Turns, store: FakeStore, end:
     log = stream.log
     for number in range(9):
         await turns.of("storing", publish, peer, end + number * A_FRAME, 1)
-        await turns.of("sealing", stream.seal)
+        await turns.of("sealing", stream.life.held.seal)
     assert len(log.segments) == _MANY + 10
     assert log.segments[-2].stored is not None
     assert manifest_of(store, "s").segments[:_MANY] == tuple(map(_stored, range(_MANY)))

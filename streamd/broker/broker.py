@@ -187,7 +187,9 @@ class Broker:
             yield from ((stream, host.folder(stream.name)) for stream in host.streams())
 
     async def _inspect(self) -> None:
-        await self._resources.keeper.inspect(self.streams, self.supervisor)
+        await self._resources.keeper.inspect(
+            lambda: [one.life for one in self.streams()], self.supervisor
+        )
         self.has_looked = True
 
     def streams(self) -> list[Stream]:

@@ -459,7 +459,7 @@ class Follower:
                 continue
             if not stream.is_open:
                 if _ends(stream.figures) != (manifest.first_offset, manifest.next_offset):
-                    stream.know(_figures(manifest))
+                    stream.life.know(_figures(manifest))
             elif _state(stream.log.manifest) != _state(manifest):
                 await self._show(stream, one, manifest)
 
@@ -470,14 +470,17 @@ class Follower:
             logger.error("stream %s: %s; stored offsets are as before", stream.name, error)
             tracking = Tracking()
         stored = tracking.offsets()
-        if await stream.follow(manifest, lambda known: _merged(known, one.stored, tracking)):
+        opened = stream.life.opened_log
+        if opened is not None and await opened.follow(
+            manifest, lambda known: _merged(known, one.stored, tracking)
+        ):
             one.stored = stored
 
     def _tell_figures(self) -> None:
         for one in self._streams.values():
             stream = self._stream_of(one)
             if stream is not None:
-                stream.know(NO_FIGURES if one.manifest is None else _figures(one.manifest))
+                stream.life.know(NO_FIGURES if one.manifest is None else _figures(one.manifest))
 
     # -- folders, see resources.FolderSource
 

@@ -184,7 +184,7 @@ class Searches:
                 if search.is_away and not search.has_progressed:
                     raise AwayError(_FETCH_SECONDS)
                 if asked.request.keys:  # it may have found a file that is wrong
-                    stream.want_keys()
+                    stream.life.held.want_keys()
             except (BadToken, TooLarge) as error:
                 raise _wrong(str(error)) from None
             except (NoTierError, AwayError) as error:
@@ -331,7 +331,7 @@ class _Missing:
     async def load_keys(self, segment: Segment) -> None:
         """Look at the key file of a segment; without it the segment is searched in whole."""
         with trio.move_on_at(self._deadline):
-            await self._stream.load_keys(segment)
+            await self._stream.life.held.load_keys(segment)
 
     @property
     def _deadline(self) -> float:

@@ -38,7 +38,8 @@ from streamd.broker.steps import in_turns
 from streamd.broker.streams.flusher import FlushMode
 from streamd.broker.streams.groups import Groups
 from streamd.broker.streams.indexer import Indexer
-from streamd.broker.streams.stream import Stream, StreamServices, StreamState
+from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
 from streamd.operations.errors import Reason, Refused
@@ -135,7 +136,7 @@ class VirtualHost:
             tiered.belongs_to(stream)
             tiered.policy_changed(self._policy(row))
         if not row.has_files:
-            stream.know_empty()
+            stream.life.know_empty(is_read_only=shared.follower is not None)
         self._streams.add(row, stream)
         shared.quota.count_new()
         self.exchanges.note_change()
@@ -201,7 +202,7 @@ class VirtualHost:
     async def _create_files(self, row: StreamRow, stream: Stream) -> Log:
         """The files of a new stream, on the device before the catalog says that they exist."""
         log = await threads.in_thread(self._create_folder, row, stream)
-        stream.waits_for_turn()
+        stream.life.waits_for_turn()
         try:
             async with self._resources.catalog.turn() as turn:
                 if self._streams.get(row.name) is not stream:
@@ -504,7 +505,7 @@ class VirtualHost:
         async for name in in_turns(names, _STREAMS_A_TURN):
             stream = self._streams.get(name)
             if stream is not None:
-                await stream.stop()
+                await stream.life.stop()
                 self._streams.remove(name)
                 self._resources.quota.count_gone()
                 self._resources.traffic.queues_deleted += 1
@@ -608,11 +609,11 @@ class VirtualHost:
 
     async def _expire(self, stream: Stream) -> None:
         if stream.is_open:
-            await stream.expire()
+            await stream.life.held.expire()
         elif self._has_outlived(stream):
             with suppress(Refused):  # its log says why
                 async with stream.opened():
-                    await stream.expire()
+                    await stream.life.held.expire()
 
     def _has_outlived(self, stream: Stream) -> bool:
         """A stream whose log is closed has a segment that is too old."""
@@ -629,7 +630,7 @@ class VirtualHost:
         for stream in self.streams():
             with self._resources.supervisor.guarded("closing a log", stream.name):
                 try:
-                    await stream.shut_down()
+                    await stream.life.shut_down()
                 except SegmentsError as error:
                     logger.error("stream %s: %s", stream.name, error)
 
@@ -653,11 +654,12 @@ class _LogObserver(LogObserver):
 
     def index_requested(self, _log: Log) -> None:
         """See LogObserver."""
-        self._indexer.index_requested(self._stream)
+        if self._stream.life.opened_log is not None:
+            self._indexer.index_requested(self._stream.life.opened_log)
 
     def keys_requested(self, _log: Log) -> None:
         """See LogObserver."""
-        self._stream.keys_requested()
+        self._stream.life.keys_requested()
 
     def damage_found(self, segment: Segment, damage: Damage) -> None:
         """See LogObserver."""

@@ -114,7 +114,7 @@ class QueuePaths:
         if not host.has_stream(name):
             raise NotFound
         with suppress(Refused):  # its row says why
-            await host.find(name).look_at_keys()
+            await host.find(name).life.look_at_keys()
         consumers = [
             pair
             async for pair in pairs_of(self._connections, lambda c: c.consumers())

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from segments import Log
 from segments.errors import FULL_DISK
 from streamd.broker.streams.log_figures import LogFigures
-from streamd.broker.streams.stream import Stream, StreamState
+from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Flow, StreamTraffic, Traffic
 from streamd.metrics.families import COUNTER, GAUGE, UNTYPED, Family, Number, Sample
 from streamd.metrics.source import NOBODY, Clients, ReadersOf
@@ -461,7 +462,7 @@ class Table:
     def add(self, host: Name, stream: Stream) -> None:
         """Take down a stream; one that nobody has looked at since the start is not there yet."""
         row = self._row(host, stream)
-        if row is None or stream.state is StreamState.GONE:
+        if row is None or stream.life.state is StreamState.GONE:
             return
         values = [column.value(row) for column in self._columns]
         self.hosts.append(host)
@@ -474,9 +475,10 @@ class Table:
     def _row(self, host: Name, stream: Stream) -> _Row | None:
         flow = stream.traffic.flow()
         self.flow = self.flow.plus(flow)
-        if stream.is_open:
-            state = _LogState.of(stream.log)
-        elif (figures := stream.figures) is not None:
+        life, opened = stream.life, stream.life.opened_log
+        if opened is not None:
+            state = _LogState.of(opened.log)
+        elif (figures := life.figures) is not None:
             state = _LogState.known(figures)
         else:
             return None
@@ -489,7 +491,7 @@ class Table:
             self._clients.of_stream.get(place, NOBODY),
             self._clients.publishers.get(place, 0),
             bool(alarm),
-            stream.is_open,
+            life.state is StreamState.OPEN,
         )
 
     def column(self, number: int) -> Sequence[Number]:

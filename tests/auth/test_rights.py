@@ -341,7 +341,7 @@ async def test_paths_show_what_the_caller_may_see(tmp_path: Path, route: str) ->
         broker = server.server.broker
         for stream in (broker.virtual_hosts["hidden"].find("secret-stream"), server.host.find("s")):
             await stream.ready()
-            stream._writer.failure = "/secret/path: the disk is broken"
+            stream.life.held.writer.failure = "/secret/path: the disk is broken"
         await allow(server, [])
         answer = await http.ask("GET", path, None, "ada", "guest")
         assert answer.status_code in (200, 503), answer.text

@@ -143,11 +143,11 @@ def marks(server: Harness) -> dict[str, object]:
 
 
 def _contents(stream: Any) -> object:
-    log = stream._log
-    if log is None:
+    if stream.life.opened_log is None:
         return "closed"
+    log = stream.log
     offsets = sorted(log.tracking.offsets().items())
-    return stream.num_published, log.first_offset, offsets, stream.standing.rows()
+    return stream.life.num_published, log.first_offset, offsets, stream.standing.rows()
 
 
 async def try_out(server: Harness, ask: Ask) -> tuple[int, bool]:
@@ -418,9 +418,9 @@ async def test_the_rest_of_a_frame_is_not_stored(tmp_path: Path, change: str) ->
                 await peer.publish([b"x"] * 2_000)
                 await clock.event.wait()
                 await CHANGES[change](server)
-                taken = stream.num_published
+                taken = stream.life.num_published
                 await wait_all_tasks_blocked()
-                assert stream.num_published == taken
+                assert stream.life.num_published == taken
             seen.add(taken)
     assert len(seen) > 2, "in the middle of it, too"
 
@@ -449,9 +449,9 @@ async def test_the_rest_of_a_message_to_many_streams_is_not_stored(tmp_path: Pat
                 await peer.publish("", b"x", exchange="all")
                 await clock.event.wait()
                 await no_permission(server)
-                taken = sum(stream.num_published for stream in streams)
+                taken = sum(stream.life.num_published for stream in streams)
                 await wait_all_tasks_blocked()
-                assert sum(stream.num_published for stream in streams) == taken
+                assert sum(stream.life.num_published for stream in streams) == taken
             seen.add(taken)
     assert len(seen) > 1, "in the middle of it, too"
 

@@ -264,7 +264,7 @@ async def test_a_log_that_is_closed_meanwhile_has_everything(
             async with stream.opened() as log:
                 assert log.next_offset == n
                 assert not log.report.steps
-            await stream.close()
+            await stream.life.close()
             await writer.publish("s", b"b")
             await trio.sleep(70)
             assert not stream.is_open
@@ -286,7 +286,7 @@ async def test_offsets_that_are_stored_here_count_here(tmp_path: Path, writer: W
             assert log.tracking.offsets() == {b"both": 1, b"there": 1}
             await stream.set_offset("both", 2)
             await stream.set_offset("here", 0)
-        await stream.close()
+        await stream.life.close()
         async with stream.opened() as log:
             assert log.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 1}
             async with writer.changing() as writing:
@@ -294,7 +294,7 @@ async def test_offsets_that_are_stored_here_count_here(tmp_path: Path, writer: W
             await writer.publish("s", b"d")
             await trio.sleep(SOON)
             assert log.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 0}
-        await stream.close()
+        await stream.life.close()
         async with stream.opened() as log:
             assert log.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 0}
     async with _reading(tmp_path) as server, server.host.find("s").opened() as log:

@@ -56,7 +56,7 @@ async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.Monkey
     await browser.log_in()
     for name in ("fine", "<bad>"):
         await server.host.create(name, [])
-    server.host.find("<bad>")._cannot_open("/place: no such <folder>")
+    server.host.find("<bad>").life._cannot_open("/place: no such <folder>")
     server.server.broker.supervisor.faults["emptying <b>"] = 3
     text = await browser.text("/")
     assert text.startswith("Overview Trouble 3 things to look at")
@@ -89,7 +89,7 @@ async def test_a_user_sees_what_is_its_own(server: Harness) -> None:
     async with broker.catalog.turn() as turn:
         await broker.add_virtual_host(turn, "other")
     await broker.virtual_hosts["other"].create("hidden", [])
-    broker.virtual_hosts["other"].find("hidden")._cannot_open("secret")
+    broker.virtual_hosts["other"].find("hidden").life._cannot_open("secret")
     peer = await server.peer()
     await peer.create("s")
     await peer.subscribe("s", name="reader")

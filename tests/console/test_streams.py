@@ -441,7 +441,7 @@ async def test_how_well_filters_work(server: Harness, browser: Visitor, orders: 
 async def test_a_stream_that_cannot_be_opened(server: Harness, browser: Visitor) -> None:
     await server.host.create("s", [])
     stream = server.host.find("s")
-    stream._cannot_open("/secret/place: <gone>")
+    stream.life._cannot_open("/secret/place: <gone>")
     text = await browser.text("/streams/%2F/s")
     assert "It is not available: /secret/place: <gone>" in text
     assert "in trouble" in await browser.text("/streams")

@@ -179,7 +179,7 @@ class Run:
 
     async def _delete(self) -> None:
         self.life.deleted = len(self.disk.operations)  # it is in the catalog no more
-        await self._stream.stop()
+        await self._stream.life.stop()
         self._scope.cancel()
         self._stream.log.abandon()
         self.disk.rename(FOLDER, f"{_TRASH}/{self.life.number}")
@@ -193,7 +193,7 @@ class Run:
         self._watch(log)
         now_ms = lambda: 1_700_000_000_000  # noqa: E731
         self._stream = Stream("s", StreamServices(now_ms, self._rounds, self._flusher))
-        self._stream.attach(log)
+        self._stream.life.attach(log)
         self._scope = trio.CancelScope()
         nursery.start_soon(_run_in, self._scope, self._stream)
         self._now_safe()
@@ -273,7 +273,7 @@ class Run:
                     both.start_soon(self._index)
                 await self._cut()
         elif kind == "expire":
-            await self._stream.expire()
+            await self._stream.life.held.expire()
         else:
             await self._reopen(nursery)
 
@@ -283,9 +283,9 @@ class Run:
             self.note(self.life.tokens, page.after)
 
     async def _index(self) -> None:
-        for segment in self._stream.take_index_requests():
-            await self._stream.build_index(segment)
-        while await self._stream.index_keys(self) is Progress.MADE:
+        for segment in self._stream.life.held.take_index_requests():
+            await self._stream.life.held.build_index(segment)
+        while await self._stream.life.held.upkeep.step(self) is Progress.MADE:
             pass
 
     async def _cut(self) -> None:
@@ -303,7 +303,7 @@ class Run:
 
     async def _reopen(self, nursery: trio.Nursery) -> None:
         await self._stream.settled()
-        await self._stream.stop()
+        await self._stream.life.stop()
         self._scope.cancel()
         began = len(self.disk.operations)
         self._stream.log.close()
@@ -339,7 +339,7 @@ class Run:
 
 async def _run_in(scope: trio.CancelScope, stream: Stream) -> None:
     with scope:
-        await stream.run()
+        await stream.life.held.run()
 
 
 def search(log: Log, after: str = "", *, newest: bool = False) -> Search:

@@ -386,7 +386,9 @@ class _Witness:
             "users": sum(len(host.observers) for host in hosts),
             "groups": sum(len(host.groups._groups) for host in hosts),
             "waiters": sum(len(s.waiters) for s in streams),
-            "entries": sum(s.num_queued for s in streams),
+            "entries": sum(
+                s.life.opened_log.writer.num_queued for s in streams if s.life.opened_log
+            ),
         }
         if any(left.values()):
             raise Broken(f"something is left: {left}")

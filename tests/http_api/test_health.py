@@ -34,8 +34,7 @@ async def ready(client: httpx.AsyncClient) -> tuple[int, Any]:
 
 async def fail(stream: Stream, reason: str) -> None:
     await stream.ready()
-    assert stream._writer is not None
-    stream._writer.failure = reason
+    stream.life.held.writer.failure = reason
 
 
 async def test_live_and_ready(tmp_path: Path) -> None:
@@ -57,8 +56,7 @@ async def test_a_stream_that_accepts_nothing(tmp_path: Path) -> None:
         reason = "some streams accept no messages"
         assert await ready(client) == (503, {"status": "failed", "reason": reason})
         assert (await client.get("/healthz")).status_code == 200
-        assert stream._writer is not None
-        stream._writer.failure = ""
+        stream.life.held.writer.failure = ""
         assert await ready(client) == (200, OK)
 
 

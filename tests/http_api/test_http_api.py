@@ -679,7 +679,7 @@ async def test_overview_and_health(server: Harness, http: Http, peer: Peer) -> N
     for path in ("alarms", "local-alarms"):
         assert await http.get(f"health/checks/{path}") == {"status": "ok"}
     await server.host.find("s").ready()
-    server.host.find("s")._writer.failure = "the disk is broken"
+    server.host.find("s").life.held.writer.failure = "the disk is broken"
     answer = await http.ask("GET", "health/checks/alarms")
     assert answer.status_code == 503
     assert answer.json()["alarms"] == [

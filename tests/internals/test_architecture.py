@@ -12,8 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.streams.log_life import LogLife, StreamState
 from streamd.broker.streams.log_writer import LogWriter, WriterState
-from streamd.broker.streams.stream import Stream, StreamState
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer
 from streamd.wire.amqp091.states import ChannelState, State as AmqpState
 from streamd.wire.stream import commands as c
@@ -26,7 +26,7 @@ from tests.test_boundaries import LAYERS
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "internals" / "architecture.md").read_text()
 MACHINES: dict[str, tuple[type[Enum], type]] = {
-    "A stream": (StreamState, Stream),
+    "A stream": (StreamState, LogLife),
     "The writer of an open stream": (WriterState, LogWriter),
     "A consumer": (ConsumerState, QueuedConsumer),
 }
@@ -203,7 +203,7 @@ async def use_streams(server: Harness, peer: Peer) -> None:
     assert await peer.code(c.Unsubscribe, 1) == OK
     await amqp.stream.aclose()
     await wait_all_tasks_blocked()
-    await server.host.find("s").close()
+    await server.host.find("s").life.close()
     await peer.subscribe("s")
     await peer.code(c.Delete, "s")
 

@@ -269,7 +269,7 @@ async def test_what_is_stored_counts_also_when_segments_and_logs_come_and_go(
         await peer.store([b"x" * 400] * 2, first_id=1 + 2 * n)
         if n % 10 == 9:
             await wait_all_tasks_blocked()
-            await stream.close()
+            await stream.life.close()
             assert not stream.is_open
     assert await peer.code(c.DeletePublisher, 1) == OK
     found = await metrics.scrape()
@@ -289,13 +289,13 @@ async def test_streams_that_take_no_messages(server: Harness) -> None:
     metrics = Metrics(server)
     for name in "abc":
         await server.host.create(name, [])
-    server.host.find("a")._cannot_open("a fault")
+    server.host.find("a").life._cannot_open("a fault")
     found = await metrics.scrape()
     assert found.of("streamd_stream_in_trouble") == 1
     assert found.of("streamd_streams_known") == 3
     assert found.of("rabbitmq_alarms_free_disk_space_watermark") == 0
     full = OSError(errno.ENOSPC, "full")
-    server.host.find("b")._wait_for_disk(full)
+    server.host.find("b").life._wait_for_disk(full)
     found = await metrics.scrape("/per-object")
     assert found.of("streamd_stream_in_trouble", vhost="/", stream="b") == 1
     assert found.of("streamd_stream_in_trouble", vhost="/", stream="c") == 0
@@ -305,7 +305,7 @@ async def test_streams_that_take_no_messages(server: Harness) -> None:
 async def test_a_stream_that_nobody_has_looked_at_is_not_told_as_empty(server: Harness) -> None:
     peer = await server.peer()
     await peer.create("s")
-    server.host.find("s")._figures = None  # as it is for a moment after the start
+    server.host.find("s").life._figures = None  # as it is for a moment after the start
     found = await Metrics(server).scrape("/per-object")
     assert not [*found.like("streamd_stream_messages")]
     assert found.of("rabbitmq_queues") == 1

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import trio
 
 from streamd.broker.steps import in_turns
-from streamd.broker.streams.stream import Stream, StreamState
+from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import NOTHING, Flow, Traffic
 
 INTERVAL_SECONDS = 5

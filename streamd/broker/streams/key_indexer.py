@@ -12,34 +12,19 @@ said there (key_upkeep.py) and keeps no other waiting.
 """
 
 import logging
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Protocol
+from contextlib import suppress
 
 import trio
 
-from segments import Log
-from streamd.broker.streams.key_upkeep import QUIET_SECONDS, Progress, TableMaker
+from streamd.broker.streams.key_upkeep import QUIET_SECONDS, Progress
 from streamd.broker.streams.key_worker import KeyWorker
+from streamd.broker.streams.log_life import LogLife
 from streamd.net.wakeup import Wakeup
 from streamd.operations.errors import Refused
 
 logger = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 10.0  # until a process that has nothing to do is ended
-
-
-class Keyed(Protocol):
-    """A stream, as far as this module is concerned."""
-
-    @property
-    def is_open(self) -> bool:
-        """Its log is."""
-
-    def opened(self) -> AbstractAsyncContextManager[Log]:
-        """Its log, open as long as the block lasts; raises Refused when it cannot be."""
-
-    async def index_keys(self, maker: TableMaker) -> Progress:
-        """Do the next piece of work."""
 
 
 class KeyIndexer:
@@ -51,12 +36,12 @@ class KeyIndexer:
 
     def __init__(self, worker: KeyWorker | None = None) -> None:
         self.worker = worker or KeyWorker()
-        self._streams: dict[Keyed, bool] = {}  # whether it is opened for it
+        self._streams: dict[LogLife, bool] = {}  # whether it is opened for it
         self._work = Wakeup()
 
-    def keys_requested(self, stream: Keyed) -> None:
+    def keys_requested(self, life: LogLife) -> None:
         """A stream has keys to index."""
-        self._streams[stream] = True
+        self._streams[life] = True
         self._work.set()
 
     async def run(self) -> None:
@@ -64,25 +49,25 @@ class KeyIndexer:
         try:
             while True:
                 has_worked = False
-                for stream in list(self._streams):
-                    has_worked = await self._turn(stream) or has_worked
+                for life in list(self._streams):
+                    has_worked = await self._turn(life) or has_worked
                 if not has_worked:
                     await self._pause()
         finally:
             await self.worker.end()
 
-    async def _turn(self, stream: Keyed) -> bool:
+    async def _turn(self, life: LogLife) -> bool:
         """Do something for a stream; whether there was something."""
         progress = Progress.DONE
         try:
-            if stream.is_open or self._streams[stream]:
+            if life.is_open or self._streams[life]:
                 with suppress(Refused):  # it is gone, or its log says why
-                    async with stream.opened():
-                        progress = await stream.index_keys(self.worker)
+                    async with life.opened():
+                        progress = await life.held.upkeep.step(self.worker)
         finally:
-            del self._streams[stream]  # it may have asked again when it was opened
+            del self._streams[life]  # it may have asked again when it was opened
         if progress is not Progress.DONE:
-            self._streams[stream] = progress is Progress.MADE
+            self._streams[life] = progress is Progress.MADE
         await trio.lowlevel.checkpoint()
         return progress is Progress.MADE
 

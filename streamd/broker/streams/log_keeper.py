@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from streamd.broker.streams.stream import Stream, StreamState
+from streamd.broker.streams.log_life import LogLife, StreamState
 from streamd.broker.supervisor import Supervisor
 from streamd.net.wakeup import Wakeup
 from streamd.operations.errors import Refused
@@ -46,24 +46,24 @@ class LogKeeper:
     def __init__(self, most_open: int | None = None) -> None:
         share = int(descriptor_limit() * LOGS_SHARE / FILES_OF_A_LOG)
         self._most_open = max(_FEWEST, share if most_open is None else most_open)
-        self._used_at: dict[Stream, float] = {}  # the open ones, by the time of their last use
-        self._published: dict[Stream, int] = {}
+        self._used_at: dict[LogLife, float] = {}  # the open ones, by the time of their last use
+        self._published: dict[LogLife, int] = {}
         self._work = Wakeup()
 
-    def opened(self, stream: Stream) -> None:
-        """See stream.LogUse."""
-        self._touch(stream)
+    def opened(self, life: LogLife) -> None:
+        """See log_life.LogUse."""
+        self._touch(life)
         if len(self._used_at) > self._most_open:
             self._work.set()
 
-    def used(self, stream: Stream) -> None:
-        """See stream.LogUse."""
-        if stream in self._used_at:
-            self._touch(stream)
+    def used(self, life: LogLife) -> None:
+        """See log_life.LogUse."""
+        if life in self._used_at:
+            self._touch(life)
 
-    def _touch(self, stream: Stream) -> None:
-        self._used_at.pop(stream, None)
-        self._used_at[stream] = trio.current_time()  # the last one: the order is by use
+    def _touch(self, life: LogLife) -> None:
+        self._used_at.pop(life, None)
+        self._used_at[life] = trio.current_time()  # the last one: the order is by use
 
     async def run(self) -> None:
         """Close logs until cancelled."""
@@ -75,47 +75,47 @@ class LogKeeper:
     async def sweep(self) -> None:
         """Close logs that have been idle for long, and as many more as the budget wants."""
         self._note_publishing()
-        for stream in list(self._used_at):
-            if stream not in self._used_at:
+        for life in list(self._used_at):
+            if life not in self._used_at:
                 continue  # `inspect` has closed it meanwhile
-            if stream.state in (StreamState.GONE, StreamState.CLOSED, StreamState.UNAVAILABLE):
-                self._forget(stream)
+            if life.state in (StreamState.GONE, StreamState.CLOSED, StreamState.UNAVAILABLE):
+                self._forget(life)
                 continue
-            is_old = self._used_at[stream] + _IDLE_SECONDS <= trio.current_time()
-            if (is_old or len(self._used_at) > self._most_open) and stream.is_idle:
-                await stream.close()
-                self._forget(stream)
+            is_old = self._used_at[life] + _IDLE_SECONDS <= trio.current_time()
+            if (is_old or len(self._used_at) > self._most_open) and life.is_idle:
+                await life.close()
+                self._forget(life)
         await trio.lowlevel.checkpoint()
 
     def _note_publishing(self) -> None:
         """Publishing is use, too, but too frequent to be counted each time."""
-        for stream in list(self._used_at):
-            count = stream.num_published
-            if self._published.get(stream) != count:
-                if stream in self._published:
-                    self._touch(stream)
-                self._published[stream] = count
+        for life in list(self._used_at):
+            count = life.num_published
+            if self._published.get(life) != count:
+                if life in self._published:
+                    self._touch(life)
+                self._published[life] = count
 
-    def _forget(self, stream: Stream) -> None:
-        if stream.state is not StreamState.OPEN:  # else it was opened again meanwhile
-            self._used_at.pop(stream, None)
-            self._published.pop(stream, None)
+    def _forget(self, life: LogLife) -> None:
+        if life.state is not StreamState.OPEN:  # else it was opened again meanwhile
+            self._used_at.pop(life, None)
+            self._published.pop(life, None)
 
     async def inspect(
-        self, streams: Callable[[], Iterable[Stream]], supervisor: Supervisor
+        self, streams: Callable[[], Iterable[LogLife]], supervisor: Supervisor
     ) -> None:
         """Look once at each stream that nobody has opened since the start."""
-        for stream in list(streams()):
-            if stream.state is StreamState.CLOSED and stream.figures is None:
-                with supervisor.guarded("looking at a stream", stream.name):
-                    await self._look_at(stream)
+        for life in list(streams()):
+            if life.state is StreamState.CLOSED and life.figures is None:
+                with supervisor.guarded("looking at a stream", life.name):
+                    await self._look_at(life)
 
-    async def _look_at(self, stream: Stream) -> None:
+    async def _look_at(self, life: LogLife) -> None:
         try:
-            async with stream.opened():
-                await stream.expire()
+            async with life.opened():
+                await life.held.expire()
         except Refused:
             return  # the log says why; it is shown as an alarm
-        await stream.close()
-        self._forget(stream)
+        await life.close()
+        self._forget(life)
         await trio.sleep(_INSPECT_SECONDS)

@@ -60,7 +60,7 @@ class StreamSettings:
         if figures is None or figures.num_segments > 1:
             with suppress(Refused):  # it cannot be opened now; its log says why
                 async with stream.opened():
-                    await stream.expire()
+                    await stream.life.held.expire()
 
     async def put_selector(
         self, name: Name, row: StandingSelector, check: Check = permitted

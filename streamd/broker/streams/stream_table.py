@@ -52,8 +52,8 @@ class StreamTable:
         stream = self._streams.get(name)
         if stream is None:
             raise Refused(Reason.NOT_FOUND, name)
-        if stream.unavailable is not None:
-            raise Refused(Reason.NOT_AVAILABLE, stream.unavailable)
+        if stream.life.unavailable is not None:
+            raise Refused(Reason.NOT_AVAILABLE, stream.life.unavailable)
         return stream
 
     def get(self, name: Name) -> Stream | None:

@@ -30,7 +30,9 @@ from segments.store.object_store import ObjectStore, TierError
 from segments.tier.planning import conflict, kept_segments, next_unstored
 from streamd.broker.declared.arguments import arguments_to_json
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.streams.stream import Stream, StreamState
+from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.open_log import OpenLog
+from streamd.broker.streams.stream import Stream
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.requests import ask
 from streamd.operations.names import Name
@@ -40,8 +42,17 @@ class TieredLog(NamedTuple):
     """A stream whose log is open, while something is done for it."""
 
     stream: Stream
-    log: Log
+    work: OpenLog
     ownership: Ownership
+
+    @property
+    def log(self) -> Log:
+        """Its log."""
+        return self.work.log
+
+    async def keep(self, manifest: Manifest) -> bool:
+        """Write the copy of its manifest; whether it is on the device."""
+        return await self.work.maintenance.keep_manifest(manifest)
 
     @property
     def key(self) -> StreamKey:
@@ -134,7 +145,7 @@ class StreamManifest:
         """Give it a place in the store, before anything is there."""
         key = StreamKey(self._virtual_host, self._name, tiered.log.life)
         manifest = self.following(tiered, None, key, ())
-        return await tiered.stream.keep_manifest(replace(manifest, revision=0))
+        return await tiered.keep(replace(manifest, revision=0))
 
     async def _take(self, tiered: TieredLog, found: KeptManifest | None) -> bool:
         """Go on from what the store has."""
@@ -154,7 +165,7 @@ class StreamManifest:
             if reason:
                 advice = "it takes no messages: start on an empty data folder with --restore"
                 return self._refuse(f"{reason}; {advice}", is_split=True)
-        if found_manifest != known and not await tiered.stream.keep_manifest(found_manifest):
+        if found_manifest != known and not await tiered.keep(found_manifest):
             return False
         self.kept, self.is_known = found, True
         self._accepted()
@@ -217,7 +228,7 @@ class StreamManifest:
         if gone:
             await self._delete_later(gone)
         if not tiered.is_over:
-            await tiered.stream.keep_manifest(wanted)
+            await tiered.keep(wanted)
         return True
 
     async def follow(self, tiered: TieredLog) -> bool:

@@ -25,7 +25,8 @@ from segments.policy import LogPolicy
 from segments.store.object_names import StreamKey
 from segments.tier.planning import is_stored_to
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.streams.stream import Stream, StreamState
+from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.stream import Stream
 from streamd.broker.tier.eviction import SHORTAGE_SECONDS, Eviction
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.ownership import Ownership
@@ -272,8 +273,9 @@ class TieredStream:
         if stream is None or self.is_gone or self._parts.ownership.fence:
             return None
         try:
-            async with stream.opened() as log:
-                return await self._work(TieredLog(stream, log, self._parts.ownership))
+            async with stream.opened():
+                work = stream.life.held
+                return await self._work(TieredLog(stream, work, self._parts.ownership))
         except Refused as refused:
             self._fail_requests(refused.details)
             return None  # it is gone, or its log says why
@@ -289,7 +291,7 @@ class TieredStream:
             return _FAULT_SECONDS if self.fault else SHORTAGE_SECONDS
         kept = manifest.kept
         if kept is not None and log.manifest != kept.manifest:  # there was no room for the copy
-            is_there = await tiered.stream.keep_manifest(kept.manifest)
+            is_there = await tiered.keep(kept.manifest)
             return 0.0 if is_there else SHORTAGE_SECONDS
         if await manifest.follow(tiered):
             self._eviction.forget_before(log.kept_from)
@@ -307,7 +309,7 @@ class TieredStream:
             return None
         if waits is None:
             return 0.0
-        found = [waits or None, evicts, await self._roll(tiered.stream, tiered.log)]
+        found = [waits or None, evicts, await self._roll(tiered)]
         return min((one for one in found if one is not None), default=None)
 
     def _take_stored(self) -> None:
@@ -327,8 +329,9 @@ class TieredStream:
 
     # -- roll
 
-    async def _roll(self, stream: Stream, log: Log) -> float | None:
+    async def _roll(self, tiered: TieredLog) -> float | None:
         """Seal the newest segment when it is old; seconds until it is, None for an empty one."""
+        stream, log = tiered.stream, tiered.log
         due_ms = self._roll_due_ms(log)
         if due_ms is None:
             return None
@@ -336,7 +339,7 @@ class TieredStream:
         if left_ms > 0:
             return left_ms / 1_000
         newest = log.segments[-1]
-        await stream.seal()
+        await tiered.work.seal()
         if log.segments[-1] is not newest:
             return 0.0
         if stream.failed:

@@ -90,7 +90,7 @@ class AmqpConsumer(QueuedConsumer):
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
         self._start = wanted.start
         self._begin()
-        stream.hold()
+        stream.life.hold()
 
     def _begin(self) -> None:
         """Begin to read at `_start`; where that has to be fetched, it begins when it is there.
@@ -337,7 +337,7 @@ class AmqpConsumer(QueuedConsumer):
         """Stop for good; what was sent can still be acknowledged."""
         if not self.is_closed:
             self.end_state()
-            self.stream.release()
+            self.stream.life.release()
             self._close_reader()
             self._forget_read()
             self._deliveries.forget(self)

@@ -95,7 +95,7 @@ class Subscription(QueuedConsumer):
         if interest.group is not None:
             stream.standing.add_user(interest.group, self.selector_has_changed)
         self._watchers: list[tuple[int, Callable[[], None]]] = []
-        stream.hold()
+        stream.life.hold()
         delivery.traffic.consumers += 1
 
     def activate(self, start: OffsetSpec) -> None:
@@ -259,7 +259,7 @@ class Subscription(QueuedConsumer):
             self._delivery.traffic.consumers -= 1
             self.deactivate()
             self.end_state()
-            self.stream.release()
+            self.stream.life.release()
             self.tell_watchers()
             self._on_close()
 

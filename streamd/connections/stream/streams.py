@@ -237,7 +237,7 @@ class Streams:
             row = self._context.host.row(name)  # now: later it may be deleted
             figures = await stream.read_figures()
             if looks_at_keys:
-                await stream.look_at_keys()
+                await stream.life.look_at_keys()
                 figures = await stream.read_figures()
             self._context.rights.require(Right.READ, name)
         except Refused as refused:

@@ -324,13 +324,13 @@ async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) ->
     log = Log.open(str(tmp_path / "s"), policy)
     now = [10_000_000]
     stream = Stream("s", StreamServices(lambda: now[0], Rounds()))
-    stream.attach(log)
-    nursery.start_soon(stream.run)
+    stream.life.attach(log)
+    nursery.start_soon(stream.life.held.run)
     hour = 3_600_000
     for step in (0, 1_000, -hour, 1_000, 1_000, hour + 5_000, 1_000):
         now[0] += step
         append(log, [b"x"], now_ms=now[0])
-        await stream.expire()
+        await stream.life.held.expire()
     times = [chunk.header.timestamp_ms for chunk in read_chunks(log)]
     assert times == sorted(times)
     assert len(times) == 7
@@ -338,7 +338,7 @@ async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) ->
     assert log.find(at_time(times[-1])).offset == 6
     now[0] += 120_000
     append(log, [b"x"], now_ms=now[0])
-    await stream.expire()
+    await stream.life.held.expire()
     assert log.find(FIRST).offset == 6
     log.close()
 

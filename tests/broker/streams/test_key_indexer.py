@@ -172,13 +172,13 @@ async def test_after_a_restart_only_what_is_missing_is_made(
         assert {job.base_offset for job in worker.jobs if job.is_sealed} == {0}
         stream = server.host.find("s")
         for segment in stream.log.segments:
-            await stream.load_keys(segment)
+            await stream.life.held.load_keys(segment)
             assert segment.key_state is KeyState.KNOWN
         assert found(server, 1) == 1
         assert keys_of(stream.log.segments[2]) is None
         for number in range(40):
             found(server, number)
-        stream.want_keys()
+        stream.life.held.want_keys()
         await trio.sleep(5)
         assert [found(server, number) for number in range(40)] == [1] * 40
         lines = [r.getMessage() for r in caplog.records if "is made anew" in r.getMessage()]
@@ -307,7 +307,7 @@ async def test_a_bug_here_leaves_other_streams_alone(
     assert "indexing keys failed" in caplog.text
     worker.make = make
     await server.host.find("s").ready()
-    server.host.find("s").want_keys()
+    server.host.find("s").life.held.want_keys()
     await trio.sleep(10)
     assert found(server, 3) == 1
     assert await peer.code(c.Delete, "s") == ResponseCode.OK
@@ -374,7 +374,7 @@ async def test_a_small_message_is_no_reason_to_look_at_all_segments(
             await trio.sleep(2)
         assert len(looked) == 1
         monkeypatch.setattr(schedule, "FEW_BYTES", 200)
-        server.host.find("s").want_keys()
+        server.host.find("s").life.held.want_keys()
         await trio.sleep(5)
         assert [found(server, number) for number in range(60)] == [1] * 60
 

@@ -17,8 +17,9 @@ from segments.flush import Flush
 from streamd.broker import threads
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.writer import Turn
+from streamd.broker.streams.log_life import LogLife, StreamState
+from streamd.broker.streams.open_log import OpenLog
 from streamd.broker.streams.publication import PendingEntries
-from streamd.broker.streams.stream import Stream, StreamState
 from streamd.operations.errors import Reason
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
@@ -95,11 +96,11 @@ async def test_a_log_is_not_closed_while_its_stream_is_deleted(
         stream = server.host.find(GOOD)
         inline = threads.in_thread
         monkeypatch.setattr(threads, "in_thread", slowly)
-        server.start(lambda: stream.flush(with_checkpoint=True))
+        server.start(lambda: stream.life.held.flush(with_checkpoint=True))
         await trio.sleep(1)
         server.start(peer.code, c.Delete, GOOD)
         await trio.sleep(1)
-        server.start(stream.close)
+        server.start(stream.life.close)
         await trio.sleep(1)
         flushed.set()
         await trio.sleep(1)
@@ -319,17 +320,17 @@ async def test_what_is_published_without_room_for_files_waits_for_it(
 
     The first of the tasks that wait for it fails.
     """
-    again = Stream._try_again
+    again = LogLife._try_again
     num_waits = 0
 
-    async def failing_first(stream: Stream) -> None:
+    async def failing_first(life: LogLife) -> None:
         nonlocal num_waits
         num_waits += 1
         if num_waits == 1:
             raise RuntimeError("injected")
-        await again(stream)
+        await again(life)
 
-    monkeypatch.setattr(Stream, "_try_again", failing_first)
+    monkeypatch.setattr(LogLife, "_try_again", failing_first)
     consumer = await amqp.open_peer(server)
     await consumer.declare("s")
     await consumer.confirm()
@@ -380,7 +381,7 @@ async def test_a_bug_of_one_connection_leaves_the_stream_to_the_others(
     await reader.subscribe("s")
     assert await reader.bodies(1) == [b"first"]
     stream = server.host.find("s")
-    stream.hold()
+    stream.life.hold()
     stream.waiters.add(Raising())
     entry = (1).to_bytes(8, "big"), b"\0\0\0\1x", 1, 1, None
     stream.publish(PendingEntries(Raising(), Entries(*entry)))
@@ -395,6 +396,15 @@ async def fail(*_: object) -> None:
     raise RuntimeError("a bug")
 
 
+_expire = OpenLog.expire
+
+
+async def expire_good(opened: OpenLog) -> None:
+    if opened.name == BAD:
+        raise RuntimeError("a bug")
+    await _expire(opened)
+
+
 async def test_a_fault_while_old_segments_are_dropped_stays_with_its_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,7 +415,7 @@ async def test_a_fault_while_old_segments_are_dropped_stays_with_its_stream(
             await peer.declare(name, publisher_id=number)
             await peer.store([bytes(100)], 1, publisher_id=number)
             await peer.store([bytes(100)], 2, publisher_id=number)
-        monkeypatch.setattr(server.host.find(BAD), "expire", fail)
+        monkeypatch.setattr(OpenLog, "expire", expire_good)
         good = server.host.find(GOOD)
         async with good.opened() as log:
             await trio.sleep(CLOSED_AFTER)
@@ -423,10 +433,10 @@ async def test_faults_of_one_stream_at_start_and_end_stay_with_it(
             await peer.declare(name, publisher_id=number)
             await peer.store([b"x"], 1, publisher_id=number)
     async with harness(tmp_path) as server:
-        monkeypatch.setattr(server.host.find(BAD), "expire", fail)
+        monkeypatch.setattr(OpenLog, "expire", expire_good)
         await trio.sleep(5)
         good = server.host.find(GOOD)
         assert good.figures is not None
         async with good.opened() as log:
-            monkeypatch.setattr(server.host.find(BAD), "shut_down", fail)
+            monkeypatch.setattr(server.host.find(BAD).life, "shut_down", fail)
     assert log.is_closed

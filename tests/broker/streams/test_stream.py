@@ -55,10 +55,10 @@ class Bench:
         self.rounds = Rounds()
         services = StreamServices(lambda: 0, self.rounds, flushing, supervisor=supervisor)
         self.stream = Stream("s", services)
-        self.stream.attach(self.log)
+        self.stream.life.attach(self.log)
         self.outbox = Outbox(Wakeup(), lambda _frame: 0)
         self.publisher = StreamPublisher(1, reference, self.outbox, ProtocolTraffic())
-        nursery.start_soon(self.stream.run)
+        nursery.start_soon(self.stream.life.held.run)
 
     def _count_flush(self, **options: bool) -> Flush:
         self.num_flushes += 1
@@ -66,13 +66,13 @@ class Bench:
 
     def block_flushes(self, gate: trio.Event) -> None:
         """Have them wait until the gate is open."""
-        run = self.stream._maintenance._run
+        run = self.stream.life.held.maintenance._run
 
         async def wait_and_run(flush: Flush) -> StorageError | None:
             await gate.wait()
             return await run(flush)
 
-        self.stream._maintenance._run = wait_and_run  # type: ignore[method-assign]
+        self.stream.life.held.maintenance._run = wait_and_run  # type: ignore[method-assign]
 
     def publish(self, *ids: int, size: int = 0) -> None:
         with self.rounds.open() if self.in_rounds else nullcontext():
@@ -305,11 +305,11 @@ async def test_a_log_begins_where_its_limits_say_when_it_is_opened(nursery: trio
     for number in range(1, 18):
         bench.publish(number)
         await bench.answers()
-    await bench.stream.close()
+    await bench.stream.life.close()
     log = Log.open("s", LogPolicy(max_segment_chunks=5, max_length_bytes=1), bench.disk)
-    bench.stream.attach(log)
+    bench.stream.life.attach(log)
     assert log.find(FIRST).offset == log.first_offset == 15
-    nursery.start_soon(bench.stream.run)
+    nursery.start_soon(bench.stream.life.held.run)
     await trio.sleep(1)
     assert [path for path in bench.disk.files if path.endswith(".segment")] == [
         log.segments[0].path()
@@ -332,7 +332,7 @@ async def test_what_is_published_while_old_segments_are_about_to_go_is_confirmed
         nursery.start_soon(bench.stream.truncate, at_offset(60))
     else:
         bench.stream.set_policy(LogPolicy(max_segment_chunks=50, max_length_bytes=1))
-        nursery.start_soon(bench.stream.expire)
+        nursery.start_soon(bench.stream.life.held.expire)
     await wait_all_tasks_blocked()
     bench.publish(120)
     bench.stream.store_offset("c", 7)
@@ -353,14 +353,14 @@ async def test_a_flush_before_old_segments_go_that_finds_a_shortage_is_tried_aga
         bench.publish(number)
         await bench.answers()
     bench.stream.set_policy(LogPolicy(max_segment_chunks=50, max_length_bytes=1))
-    run = bench.stream._maintenance._run
+    run = bench.stream.life.held.maintenance._run
 
     async def refuse(_flush: Flush) -> StorageError | None:
-        bench.stream._maintenance._run = run  # type: ignore[method-assign]
+        bench.stream.life.held.maintenance._run = run  # type: ignore[method-assign]
         return threads.NoThread()
 
-    bench.stream._maintenance._run = refuse  # type: ignore[method-assign]
-    await bench.stream.expire()
+    bench.stream.life.held.maintenance._run = refuse  # type: ignore[method-assign]
+    await bench.stream.life.held.expire()
     assert bench.stream.alarm
     await trio.sleep(5)
     assert not bench.stream.alarm

@@ -271,13 +271,13 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
 
     async def at_last(work: Any, *arguments: object) -> Any:
         if work.__name__ == Rest.finish.__name__:
-            built.append(await stream.build_index(old))
+            built.append(await stream.life.held.build_index(old))
         return await in_thread(work, *arguments)
 
     monkeypatch.setattr(threads, "in_thread", at_last)
     assert await truncate(peer, offset=4) == 4
     assert built == [False]
-    built = [await stream.build_index(segment) for segment in stream.log.segments[:-1]]
+    built = [await stream.life.held.build_index(segment) for segment in stream.log.segments[:-1]]
     assert built == [True]
 
 
@@ -387,7 +387,7 @@ class TestStoredOffsets:
             """It waits for its turn, and then there is nothing to flush any more."""
             assert await other.code(c.Delete, "s") == OK
 
-        monkeypatch.setattr(stream, "flush", flush)
+        monkeypatch.setattr(stream.life.held, "flush", flush)
         answer = await manage(peer, "offset.delete", stream="s", name="a")
         assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
 

@@ -65,7 +65,7 @@ class TestDeclaring:
         }
         stream = server.host.find("s")
         await stream.ready()
-        assert stream.key_properties == ("a", "properties.to")
+        assert stream.log.policy.key_properties == ("a", "properties.to")
 
     async def test_ignored_arguments_are_logged(
         self, amqp: AmqpPeer, caplog: pytest.LogCaptureFixture

@@ -489,7 +489,7 @@ class TestStoredOffsets:
 
         monkeypatch.setattr(threads, "in_thread", slowly)
         for number in range(20):
-            await stream.close()
+            await stream.life.close()
             assert not stream.is_open
             other = await server.peer()
             await other.send(c.StoreOffset("app", "s", number))
@@ -501,7 +501,7 @@ class TestStoredOffsets:
         self, server: Harness, reader: Peer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         stream = server.host.find("s")
-        await stream.close()
+        await stream.life.close()
         with monkeypatch.context() as patch:
             patch.setattr(Log, "open", Mock(side_effect=CorruptError("s/0.segment", 0, "broken")))
             await reader.send(c.StoreOffset("app", "s", 7))
