@@ -326,7 +326,7 @@ def skip_value(raw: bytes, position: int) -> int:
     try:
         width = _WIDTHS[raw[position] >> 4]
         if width is None:
-            return decode_value(raw, position)[1]
+            return _skip_described(raw, position)
         if width >= 0:
             end = position + 1 + width
         elif width == -1:
@@ -340,6 +340,23 @@ def skip_value(raw: bytes, position: int) -> int:
     return end
 
 
+def _skip_described(raw: bytes, position: int) -> int:
+    """The same for a value with descriptors, which may be described themselves."""
+    left = 1
+    for _ in range(2 * MAX_DEPTH):
+        if raw[position] == codes.DESCRIBED:
+            left += 1  # a descriptor and a value instead of a value
+            position += 1
+        else:
+            if _WIDTHS[raw[position] >> 4] is None:
+                raise FormatError(f"type code {raw[position]} in the value at byte {position}")
+            left -= 1
+            position = skip_value(raw, position)
+        if not left:
+            return position
+    raise FormatError(f"the value that ends at byte {position} has too many descriptors")
+
+
 def section_code(raw: bytes, position: int) -> tuple[int, int]:
     """Code of the message section at `position`, and the position of its value.
 
@@ -351,6 +368,8 @@ def section_code(raw: bytes, position: int) -> tuple[int, int]:
     """
     if raw[position] != codes.DESCRIBED:
         raise FormatError(f"byte {position} begins no section")
+    if raw[position + 1 : position + 2] not in _DESCRIPTORS:
+        raise FormatError(f"byte {position} begins no section")
     value, end = decode_value(raw, position + 1)
     if isinstance(value, str):
         value = _SECTION_CODES.get(value)
@@ -359,6 +378,9 @@ def section_code(raw: bytes, position: int) -> tuple[int, int]:
     return value, end
 
 
+_DESCRIPTORS = frozenset(
+    bytes((code,)) for code in (*codes.INTEGERS, *codes.TEXTS, codes.ULONG_0, codes.UINT_0)
+)
 _SECTION_CODES = {
     "amqp:header:list": Section.HEADER,
     "amqp:delivery-annotations:map": Section.DELIVERY_ANNOTATIONS,

@@ -16,6 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments import at_offset
+from segments.amqp10 import encode_list, encode_map
 from segments.compression import GZIP, pack
 from segments.disk import OsDisk
 from segments.message import Message
@@ -28,6 +29,7 @@ from streamd.operations.names import stream_folder
 from streamd.operations.tier_reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
+from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import MAX_ITEMS, CommandVersions, OffsetSpecification, Pair
 from streamd.wire.stream.publish import encode_sub_batch
@@ -40,7 +42,7 @@ from tests.broker.tier.support import (
     tier_of,
     tiered,
 )
-from tests.support.amqp import STREAM, AmqpPeer, declare, fields, open_peer
+from tests.support.amqp import STREAM, AmqpPeer, connect, declare, fields, open_peer
 from tests.support.fake_store import FakeStore
 from tests.support.http import Http
 from tests.support.metrics import Metrics
@@ -291,6 +293,111 @@ async def test_methods(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None
             longest[kind.__name__] = dog.longest, dog.where
             await peer.stream.aclose()
     judge(longest)
+
+
+# What a peer may put into a frame: much that is little.
+SECTION = b"\0\x53\x75\xa0\0"
+
+
+def nulls(count: int, number: int = 0) -> dict[str, Field]:
+    """A table with so many values, and one by which it differs from others."""
+    return {"a": Field("A", [*[Field("V", None)] * count, Field("I", number)])}
+
+
+def request(count: int) -> bytes:
+    return method_frame(1, declare("q", STREAM | nulls(count)))
+
+
+def messages(peer: AmqpPeer, count: int, number: int, exchange: str = "") -> bytes:
+    tables = [nulls(count, n) for n in range(number)]
+    return b"".join(peer.message("s", b"x", exchange, headers=table) for table in tables)
+
+
+def sections(peer: AmqpPeer, count: int) -> bytes:
+    return peer.message("s", SECTION * count, type="amqp-1.0")
+
+
+CONTENTS: dict[str, Callable[[AmqpPeer], bytes]] = {
+    "values of a request": lambda _: request(120_000) * 8,
+    "requests at their limit": lambda _: request(4_000) * 20,
+    "values of a message": lambda peer: messages(peer, 60_000, 2),
+    "messages at their limit": lambda peer: messages(peer, 4_000, 60),
+    "headers that are looked at twice": lambda peer: messages(peer, 4_000, 30, "amq.headers"),
+    "small messages": lambda peer: messages(peer, 450, 500),
+    "sections": lambda peer: sections(peer, 500_000),
+    "messages of sections": lambda peer: sections(peer, 1_000) * 200,
+    "an ack": lambda _: method_frame(1, m.BasicAck(0, True)),
+}
+
+
+@pytest.mark.parametrize("what", CONTENTS)
+async def test_what_is_in_a_frame(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    peer = await open_peer(server)
+    if what == "an ack":
+        publisher = await server.peer()
+        await publisher.declare("s")
+        await publisher.store([b"x"] * 60_000)
+        await peer.consume("s", prefetch=60_000, x_stream_offset="first")
+        await peer.deliveries(60_000)
+    data = CONTENTS[what](peer)
+    with watchdog(monkeypatch) as dog:
+        await peer.send_bytes(data)
+        await wait_all_tasks_blocked()
+    judge({what: (dog.longest, dog.where)})
+
+
+async def test_how_many_send_it_does_not_matter(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that are read in one round, where each is carried out in place."""
+    server.poll()
+    peers = [connect(server, in_rounds=True) for _ in range(20)]
+    for peer in peers:
+        await peer.log_in()
+        await peer.open()
+    data = messages(peers[0], 600, 100)
+    with watchdog(monkeypatch) as dog:
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(peer.send_bytes, data)
+        await wait_all_tasks_blocked()
+    judge({"small messages of many": (dog.longest, dog.where)})
+
+
+def section(code: int, value: bytes) -> bytes:
+    return b"\0\x53" + bytes((code,)) + value
+
+
+NOTHINGS = [b"\xa1\0", b"\x40"]  # names and nulls: the least that a map may be made of
+STORED = {
+    "sections": SECTION * 200_000,
+    "heads": section(0x73, b"\x45") * 200_000 + SECTION,
+    "properties": section(0x74, encode_map(NOTHINGS * 160_000)) + SECTION,
+    "some properties": section(0x74, encode_map(NOTHINGS * 2_000)) + SECTION,
+    "a list": section(0x72, encode_map([b"\xa3\3x-a", encode_list([b"\x40"] * 60_000)])) + SECTION,
+    "an id": section(0x73, encode_list([encode_list([b"\x40"] * 500_000)])) + SECTION,
+    "descriptors": b"\0" * 500_000 + SECTION,
+    "a described list": section(0x75, b"\0\x40" + encode_list([b"\x40"] * 500_000)),
+    "a list as a descriptor": b"\0" + encode_list([b"\x40"] * 500_000) + b"\x40",
+}
+
+
+@pytest.mark.parametrize("what", STORED)
+async def test_what_is_in_a_stored_message(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Stream clients may store anything; it is delivered to AMQP clients."""
+    publisher = await server.peer()
+    await publisher.declare("s")
+    await publisher.store([STORED[what]] * (5 if len(STORED[what]) < 100_000 else 1))
+    with watchdog(monkeypatch) as dog:
+        peer = await open_peer(server)
+        await peer.consume("s", x_stream_offset="first")
+        await peer.deliveries(1)
+        await wait_all_tasks_blocked()
+    judge({what: (dog.longest, dog.where)})
 
 
 async def test_a_message_for_many_streams_reaches_all_of_them(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Work that can be put aside: done in steps, so that others have their turn between two of them.
 
-How much a request costs may depend on what others have declared: bindings, the contents of a
-compressed batch. Such work is a generator that yields every millisecond or so. Most of it is done
-within one step, in place; what is not is finished by the task of the connection that asked, which
-reads nothing meanwhile.
+How much a request costs may depend on what is in it, or on what others have declared: the values of
+a table, bindings, the contents of a compressed batch. Such work is a generator that yields every
+millisecond or so. Most of it is done within one step, in place; what is not is finished by the task
+of the connection that asked, which reads nothing meanwhile.
+
+All who work in steps stand in one line, and one of them goes on in each turn of the event loop
+(`next_turn`): how long a turn takes must not depend on how many they are.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterable
 from time import perf_counter
 from typing import Generic, TypeAlias, TypeVar
@@ -18,6 +22,34 @@ Steps: TypeAlias = Generator[None, None, Result]
 
 _TURN_SECONDS = 0.005
 STEP_UNITS = 1_000  # comparisons or other small pieces of work in a step
+
+_line: trio.lowlevel.RunVar[deque[trio.lowlevel.Task]] = trio.lowlevel.RunVar("line")
+
+
+async def next_turn() -> None:
+    """Return in a later turn of the event loop, in which nobody else returns from here."""
+    try:
+        line = _line.get()
+    except LookupError:
+        line = deque()
+        _line.set(line)
+    task = trio.lowlevel.current_task()
+
+    def give_up(_: object) -> trio.lowlevel.Abort:
+        line.remove(task)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    line.append(task)
+    try:
+        if line[0] is task:
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_task_rescheduled(give_up)
+    finally:
+        if line and line[0] is task:  # else it gave up before its turn came
+            line.popleft()
+            if line:
+                trio.lowlevel.reschedule(line[0])
 
 
 class Stepwise(Generic[Result]):
@@ -56,7 +88,7 @@ class Stepwise(Generic[Result]):
             Exception: see `go_on`.
         """
         while not self.is_done:
-            await trio.lowlevel.checkpoint()
+            await next_turn()
             self.go_on()
         return self.result
 
@@ -79,7 +111,7 @@ class in_turns(Generic[Item]):  # noqa: N801 - used as a function
     async def __anext__(self) -> Item:
         if not self._left or perf_counter() - self._began > _TURN_SECONDS:
             self._left = self._most
-            await trio.lowlevel.checkpoint()
+            await next_turn()
             self._began = perf_counter()
         self._left -= 1
         try:

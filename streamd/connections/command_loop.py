@@ -6,7 +6,7 @@ The task has the rest. What `Commands.do_at_once` answers decides where the loop
 
     NEED_DATA    listening: bytes come in place, `do_at_once` is called for each
     NO_HURRY     the same; what comes next may be read a moment later
-    MORE         there is more to do, but others have a turn first
+    MORE         there is more to do, but others have a turn first (see steps.next_turn)
     HELD         the peer has to wait (a full disk, an outbox that it does not empty)
     a command    it needs waiting: the task carries it out
 
@@ -26,12 +26,12 @@ from enum import Enum
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-import trio
-
+from streamd.broker.steps import next_turn
 from streamd.net.duplex import Duplex
 from streamd.net.transport import Listening
 
 _REQUESTS_A_TURN = 8  # carried out before others have a turn: a megabyte holds 30,000
+LARGE_FRAME = 2_048  # whoever sends a larger request waits until others had their turn
 
 Command = TypeVar("Command")
 
@@ -51,6 +51,10 @@ class Commands(Protocol[Command]):
     @property
     def receive_data(self) -> Callable[[bytes], None]:
         """Takes what has arrived."""
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of the request that was found last."""
 
     def do_at_once(self) -> Command | Pending:
         """Carry out what has been received, up to a command that needs waiting.
@@ -95,15 +99,15 @@ class CommandLoop(Generic[Command]):
                 await self._duplex.feed(self._take)
                 continue
             if found is Pending.MORE:
-                await trio.lowlevel.checkpoint()
+                await next_turn()
             else:
                 with self._duplex.not_listening():
                     if found is Pending.HELD:
                         await commands.released()
                     else:
                         await commands.carry_out(found)
-                if number % _REQUESTS_A_TURN == 0:
-                    await trio.lowlevel.checkpoint()
+                if number % _REQUESTS_A_TURN == 0 or commands.frame_size > LARGE_FRAME:
+                    await next_turn()
             self._found = self._do_at_once()
 
     def _take(self, data: bytes) -> Listening:

@@ -15,6 +15,9 @@ each of its writes. Everything happens within one turn of the event loop, nothin
 that is left raises into another's work: an error is logged, and the next piece is done.
 
 A round inside a round is part of the outer one.
+
+How much is carried out in a round does not depend on how many connections are read in it: who finds
+its `units` used up leaves the rest to its own task (see command_loop.py).
 """
 
 import logging
@@ -26,16 +29,20 @@ logger = logging.getLogger(__name__)
 
 Work: TypeAlias = Callable[[], None]  # neither waits nor raises
 
+_ROUND_UNITS = 1_024  # as much as publishing so many messages
+
 
 class Rounds:
     """The rounds of one server.
 
     Attributes:
         number: of those that have ended.
+        units: how much more may be carried out in this one, in messages that take as long.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self.units = _ROUND_UNITS
         self._is_open = False
         self._writes: dict[Work, None] = {}
         self._sends: dict[Work, None] = {}
@@ -46,7 +53,7 @@ class Rounds:
         if self._is_open:
             yield
             return
-        self._is_open = True
+        self.begin()
         try:
             yield
         finally:
@@ -55,6 +62,7 @@ class Rounds:
     def begin(self) -> None:
         """Open a round, for callers that cannot afford `open`; they call `end` in any case."""
         self._is_open = True
+        self.units = _ROUND_UNITS
 
     def end(self) -> None:
         """Do the work that was left, and all that follows from it."""
@@ -72,6 +80,10 @@ class Rounds:
         finally:
             self._is_open = False
             self.number += 1
+
+    def allowance(self, most: int) -> int:
+        """How much of `most` may be carried out now, in messages that take as long."""
+        return min(most, self.units) if self._is_open else most
 
     def at_end(self, work: Work) -> bool:
         """Have a stream's writing done at the end of this round; False when none is open."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import trio
-from trio.testing import lockstep_stream_pair, memory_stream_pair
 
 from streamd.server import AMQP
 from streamd.wire.amqp091 import methods as m
@@ -21,7 +20,7 @@ from streamd.wire.amqp091.codec import (
 )
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
-from tests.support.server import Harness, MemoryTransport
+from tests.support.server import Harness
 
 STREAM: dict[str, Field] = {"x-queue-type": Field("S", b"stream")}
 FIRST = {"x-stream-offset": Field("S", b"first")}
@@ -280,14 +279,12 @@ def exchange(
     return m.ExchangeDeclare(0, name, kind, passive, durable, auto_delete, internal, False, table)
 
 
-def connect(server: Harness, *, is_local: bool = True, reads_slowly: bool = False) -> AmqpPeer:
+def connect(
+    server: Harness, *, is_local: bool = True, reads_slowly: bool = False, in_rounds: bool = False
+) -> AmqpPeer:
     """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
-    pair = lockstep_stream_pair if reads_slowly else memory_stream_pair
-    ours, theirs = pair()
-    receiver = None if reads_slowly else cast("Any", ours.receive_stream)
-    transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
-    server.start(server.server.serve, AMQP, transport)
-    return AmqpPeer(ours)
+    stream = server.dial(AMQP, is_local=is_local, reads_slowly=reads_slowly, in_rounds=in_rounds)
+    return AmqpPeer(stream)
 
 
 async def open_peer(server: Harness, **login: Any) -> AmqpPeer:

@@ -28,7 +28,7 @@ from streamd.config import RECEIVE_BYTES, Config
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Address, FileUnreadable, PolledFeed, TransportClosed, feed_from
 from streamd.net.wakeup import Wakeup
-from streamd.server import STREAM, Server, open_server
+from streamd.server import STREAM, ServedProtocol, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
@@ -431,18 +431,29 @@ class Harness:
 
     def connect(self, *, is_local: bool = True, reads_slowly: bool = False) -> Peer:
         """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
+        return Peer(self.dial(STREAM, is_local=is_local, reads_slowly=reads_slowly))
+
+    def dial(
+        self,
+        service: ServedProtocol,
+        *,
+        is_local: bool = True,
+        reads_slowly: bool = False,
+        in_rounds: bool = True,
+    ) -> trio.StapledStream[Any, Any]:
+        """A peer's end of a new connection, which is read in rounds if any is."""
         pair = lockstep_stream_pair if reads_slowly else memory_stream_pair
         ours, theirs = pair()
         receiver = None if reads_slowly else cast("Any", ours.receive_stream)
-        if self.poller is None or reads_slowly:
+        if self.poller is None or reads_slowly or not in_rounds:
             transport = MemoryTransport(theirs, is_local=is_local, receiver=receiver)
         else:
             incoming = cast("MemorySendStream", ours.send_stream)
             transport = PolledTransport(
                 theirs, self.poller, incoming, is_local=is_local, receiver=receiver
             )
-        self._nursery.start_soon(self.server.serve, STREAM, transport)
-        return Peer(ours)
+        self._nursery.start_soon(self.server.serve, service, transport)
+        return ours
 
     async def peer(self, **login: Any) -> Peer:
         """A peer that has logged in."""

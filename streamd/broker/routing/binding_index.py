@@ -8,7 +8,7 @@ deps/rabbit/src/rabbit_exchange_type_headers.erl and deps/rabbit/src/rabbit_exch
 from collections.abc import Collection, Sequence
 
 from streamd.broker.declared.matching import Binding, ExchangeType, Headers, headers_match
-from streamd.broker.routing.topics import TopicPattern, is_literal, words_of
+from streamd.broker.routing.topics import TopicPatterns, is_literal
 from streamd.broker.steps import STEP_UNITS, Steps
 
 
@@ -30,6 +30,7 @@ class BindingIndex:
         self._follows_all = exchange_type == ExchangeType.FANOUT
         self._by_key: dict[str, list[int]] = {}
         self._by_pattern: dict[str, list[int]] = {}
+        self._patterns: TopicPatterns | None = None  # of these, once a message has come
         if self._is_headers or self._follows_all:
             return
         is_topic = exchange_type == ExchangeType.TOPIC
@@ -62,18 +63,12 @@ class BindingIndex:
         return found
 
     def _by_patterns(self, keys: Collection[str]) -> Steps[set[int]]:
+        if self._patterns is None:
+            patterns = TopicPatterns()
+            yield from patterns.add(self._by_pattern)
+            self._patterns = patterns
         found: set[int] = set()
-        units = 0
-        all_words = [words_of(key) for key in keys]
-        for text, places in self._by_pattern.items():
-            pattern = TopicPattern(text)
-            units += pattern.size
-            for words in all_words:
-                units += 1 + len(words)
-                if units >= STEP_UNITS:
-                    units = 0
-                    yield
-                if pattern.matches(words):
-                    found.update(places)
-                    break
+        for key in keys:
+            for text in (yield from self._patterns.matching(key)):
+                found.update(self._by_pattern[text])
         return found

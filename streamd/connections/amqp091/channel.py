@@ -1,6 +1,7 @@
 """One channel: its settings, its consumers, and the messages that await acknowledgement."""
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Protocol
 
 from segments import Reader
@@ -14,6 +15,7 @@ from streamd.wire.amqp091.errors import ChannelFault, ReplyCode
 # a limit, consuming and cancelling in turn would pile them up. Far above the 65,535 of one
 # consumer's prefetch.
 MAX_UNACKED = 500_000
+MOST_SETTLED = 10_000  # before others have a turn, some 2 ms
 
 
 class Consumer(Protocol):
@@ -157,29 +159,41 @@ class Channel:
         self._all_unacked.count += 1
         return self._last_delivery
 
-    def settle(self, tag: int, *, multiple: bool) -> None:
+    def settle(self, tag: int, *, multiple: bool) -> int:
         """The client has dealt with a message, or with all up to it; tag 0 means all of them.
+
+        Returns:
+            How many messages that were, at most MOST_SETTLED; see `settle_up_to` for others.
 
         Raises:
             ChannelFault: no such message is unacknowledged.
         """
         if multiple:
-            self._settle_up_to(tag)
-        else:
-            consumer = self._unacked.pop(tag, None)
-            if consumer is None:
-                raise _unknown_tag(tag)
-            self._acknowledged(consumer, 1)
-            self._all_unacked.settled(1)
-            consumer.settled(1)
+            return self.settle_up_to(self.checked_tag(tag))
+        consumer = self._unacked.pop(tag, None)
+        if consumer is None:
+            raise _unknown_tag(tag)
+        self._acknowledged(consumer, 1)
+        self._all_unacked.settled(1)
+        consumer.settled(1)
+        return 1
 
-    def _settle_up_to(self, tag: int) -> None:
+    def checked_tag(self, tag: int) -> int:
+        """The tag of a message that is unacknowledged; for 0 the last one.
+
+        Raises:
+            ChannelFault: there is no such message.
+        """
         if tag and tag not in self._unacked:
             raise _unknown_tag(tag)
+        return tag or self._last_delivery
+
+    def settle_up_to(self, tag: int) -> int:
+        """Settle the oldest messages up to a tag; returns how many, at most MOST_SETTLED."""
         shares: dict[Consumer, int] = {}
         found = []
-        for number, consumer in self._unacked.items():
-            if tag and number > tag:
+        for number, consumer in islice(self._unacked.items(), MOST_SETTLED):
+            if number > tag:
                 break
             found.append(number)
             shares[consumer] = shares.get(consumer, 0) + 1
@@ -190,6 +204,7 @@ class Channel:
         self._all_unacked.settled(len(found))
         for consumer, count in shares.items():
             consumer.settled(count)
+        return len(found)
 
     def _acknowledged(self, consumer: Consumer, count: int) -> None:
         self._all_unacked.traffic.messages_acknowledged += count

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
+from streamd.broker.steps import next_turn
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
@@ -35,7 +36,9 @@ from streamd.wire.amqp091.states import State
 
 logger = logging.getLogger(__name__)
 
-_MOST_AT_ONCE = 512  # messages, for each of their streams, and acknowledgements
+_MOST_AT_ONCE = 512  # messages, for each of their streams, and what takes as long
+_BYTES_A_MESSAGE = 64  # of a request, that take as long to read as a message if they are a table
+_LOGIN_BYTES = 1_024  # more than most clients send at once
 
 
 class AmqpConnection(BaseConnection):
@@ -63,6 +66,7 @@ class AmqpConnection(BaseConnection):
     ) -> None:
         super().__init__(transport, registry, HEARTBEAT_FRAME)
         self._connection = Connection()
+        self._rounds = rounds
         self._login = login
         self._default_queue_type = default_queue_type
         self._traffic = traffic
@@ -114,7 +118,10 @@ class AmqpConnection(BaseConnection):
             await self._receive()
 
     async def _receive(self) -> None:
-        self._connection.receive_data(await self._duplex.receive())
+        data = await self._duplex.receive()
+        if len(data) > _LOGIN_BYTES:
+            await next_turn()  # nobody has to have a login for this
+        self._connection.receive_data(data)
 
     async def _refuse(self, failed: AuthenticationFailed) -> None:
         fault, waits = self._login.refusal(failed)
@@ -175,30 +182,40 @@ class AmqpConnection(BaseConnection):
         """Takes what has arrived."""
         return self._connection.receive_data
 
+    @property
+    def frame_size(self) -> int:
+        """Bytes of the request that was found last."""
+        return self._connection.frame_size
+
     def do_at_once(self) -> Request | Content | Pending:
         """Publish and acknowledge what has been received, up to a request that needs waiting."""
         session = self._open_session
-        taken = 0
+        taken, most = 0, self._rounds.allowance(_MOST_AT_ONCE)
+        if most <= 0:
+            return Pending.MORE
         try:
             for event in self._connection.events():
                 if isinstance(event, Content):
                     work = session.publish(event)
                 else:
-                    work = int(session.handle_at_once(event))
+                    work = session.handle_at_once(event)
                 if not work:
+                    taken += self._connection.frame_size // _BYTES_A_MESSAGE
                     return event
                 taken += work
-                if taken >= _MOST_AT_ONCE:
+                if taken >= most:
                     break
             session.flush()
         except ConnectionFault as fault:
             self.fail(fault)
+        finally:
+            self._rounds.units -= taken
         if self._connection.state is State.CLOSED:
             raise Ended
         self._pause = session.take_pause()
         if self._pause or self._outbox.is_full or not session.has_room():
             return Pending.HELD
-        return Pending.MORE if taken >= _MOST_AT_ONCE else Pending.NEED_DATA
+        return Pending.MORE if taken >= most else Pending.NEED_DATA
 
     async def carry_out(self, command: Request | Content) -> None:
         """Carry out a request that needs waiting, or the rest of a message."""

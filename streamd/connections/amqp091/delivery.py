@@ -25,6 +25,7 @@ from segments.selector import Budget, body_at
 from segments.store.cache import ColdError
 from streamd.broker import threads
 from streamd.broker.declared.checks import properties_size
+from streamd.broker.steps import next_turn
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
@@ -35,7 +36,7 @@ from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, Ready
 from streamd.net.transport import Transport
 from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091.deliver import DeliverWriter
-from streamd.wire.amqp091.messages.from_amqp10 import delivered
+from streamd.wire.amqp091.messages.from_amqp10 import delivered, is_dear
 
 logger = logging.getLogger(__name__)
 
@@ -175,6 +176,11 @@ class AmqpConsumer(QueuedConsumer):
             self._deliveries.enqueue_delayed(self)
         else:
             self._deliveries.enqueue(self)
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether its next message may take much longer than sending it."""
+        return bool(self._read) and is_dear(self._read[0][1])
 
     def take(self) -> tuple[int, bytes] | None:
         """The next message and its offset; None when nothing that was read may be sent."""
@@ -460,6 +466,8 @@ class Deliveries:
             return
         try:
             await consumer.read()
+            if consumer.is_dear:
+                await next_turn()
             frames = self._frames(consumer)
             if self.held > HELD_BYTES:
                 consumer.drop_read()
@@ -482,15 +490,18 @@ class Deliveries:
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
         """The next messages, counted against the credit before they are sent."""
         frames: list[bytes] = []
-        size, count_delivery, write = 0, consumer.channel.count_delivery, consumer.writer.frames
-        while size < _TURN_BYTES:
+        size, price = 0, 0
+        count_delivery, write = consumer.channel.count_delivery, consumer.writer.frames
+        while size + price < _TURN_BYTES:
             taken = consumer.take()
             if taken is None:
                 break
             offset, raw = taken
-            frame = write(count_delivery(consumer), offset, delivered(raw))
+            message = delivered(raw)
+            frame = write(count_delivery(consumer), offset, message)
             frames.append(frame)
             size += len(frame)
+            price += message.head.price
         if frames:
             self.traffic.messages_delivered += len(frames)
             consumer.stream.traffic.sent_to_amqp(len(frames), size)

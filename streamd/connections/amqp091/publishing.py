@@ -35,7 +35,12 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
 from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
-from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
+from streamd.wire.amqp091.messages.to_amqp10 import (
+    MAX_SECTIONS,
+    StoredHead,
+    stored_body,
+    stored_head,
+)
 from streamd.wire.amqp091.properties import decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
 
@@ -44,6 +49,7 @@ _DEFAULT_IN_RIGHTS = Name("amq.default")  # RabbitMQ's name for the default exch
 _TARGETS_A_TURN = 100  # streams that a message is given to before others have a turn
 _BYTES_A_TURN = 4 << 20  # of its copies
 _ROUTED = 16  # finding them takes as long as publishing so many messages
+_BYTES_A_SECTION, _SECTIONS_A_MESSAGE = 4, 4  # at least; that take as long as a message
 _MAX_KEYS = 1_000  # of a message, in CC and BCC
 _MOST_SIZES = 1_000  # of messages, until they are counted
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
@@ -176,15 +182,19 @@ class Publishing:
         _check_keys(head.more_keys)
         message = _Message(channel, content, content.body, head)
         known = None if head.more_keys else self._known(exchange, key)
+        price = head.price
+        if head.is_encoded:
+            price += min(len(content.body) // _BYTES_A_SECTION, MAX_SECTIONS) // _SECTIONS_A_MESSAGE
         if known is not None and len(known) <= 1:
             self._publish_to(known, message)
-            return 1
+            return 1 + price
         work = Stepwise(self._targets(exchange, key, head, content.properties, known))
         if not work.is_done or len(work.result) > message.targets_a_turn:
             self._unfinished = work, message
             return 0
         self._publish_to(work.result, message)
-        return len(work.result) if known is not None else len(work.result) + _ROUTED
+        price += len(work.result)
+        return price if known is not None else price + head.price + _ROUTED
 
     async def go_on(self) -> None:
         """Do the rest of a message that `publish` has begun, others have their turn meanwhile.

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 
+from streamd.broker.steps import next_turn
 from streamd.broker.streams.stream import Stream
-from streamd.connections.amqp091.channel import Channel, Unacked
+from streamd.connections.amqp091.channel import MOST_SETTLED, Channel, Unacked
 from streamd.connections.amqp091.consumer_methods import Consuming
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.exchange_methods import ExchangeMethods
@@ -16,6 +17,8 @@ from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request
 from streamd.wire.amqp091.errors import ChannelFault, Fault
+
+_SETTLED_A_MESSAGE = 32  # that take as long as publishing a message
 
 
 class Session:
@@ -45,6 +48,8 @@ class Session:
             m.ChannelFlow: self._flow,
             m.ChannelClose: self._close_by_client,
             m.ConfirmSelect: self._select_confirms,
+            m.BasicAck: self._settle_many,
+            m.BasicNack: self._settle_many,
             m.AccessRequest: self._grant_access,
             m.TxSelect: self._refuse_transaction,
             m.TxCommit: self._refuse_transaction,
@@ -80,8 +85,11 @@ class Session:
     def _new_channel(self, number: int) -> Channel:
         return Channel(number, self._unacked, self._context.publishing.new_publisher(number))
 
-    def handle_at_once(self, request: Request) -> bool:
-        """Carry out a method that needs no waiting, an acknowledgement; False for any other.
+    def handle_at_once(self, request: Request) -> int:
+        """Carry out a method that needs no waiting, an acknowledgement.
+
+        Returns:
+            How much work that was, see `publish`; 0 for a method that `handle` has to carry out.
 
         Raises:
             ConnectionFault: it ends the connection.
@@ -89,13 +97,24 @@ class Session:
         number, method = request
         channel = self._channels.get(number)
         if channel is None or not isinstance(method, m.BasicAck | m.BasicNack):
-            return False
+            return 0
+        if method.multiple and channel.num_unacked > MOST_SETTLED:
+            return 0
         self._pacer.acked(channel)
         try:
-            channel.settle(method.delivery_tag, multiple=method.multiple)
+            num_settled = channel.settle(method.delivery_tag, multiple=method.multiple)
         except Fault as fault:
             self._has_failed(channel, method, fault)
-        return True
+            return 1
+        return 1 + num_settled // _SETTLED_A_MESSAGE
+
+    async def _settle_many(self, channel: Channel, method: m.BasicAck | m.BasicNack) -> None:
+        if self._channels.get(channel.number) is not channel:
+            return  # the server has closed it
+        self._pacer.acked(channel)
+        tag = channel.checked_tag(method.delivery_tag)
+        while channel.settle_up_to(tag) == MOST_SETTLED:
+            await next_turn()
 
     def take_pause(self) -> float:
         """How long acknowledgements are left to gather before more is read, in seconds."""

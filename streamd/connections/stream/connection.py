@@ -12,11 +12,12 @@ from typing import NamedTuple, cast
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
+from streamd.broker.steps import next_turn
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
 from streamd.connections.base import BaseConnection
-from streamd.connections.command_loop import CommandLoop, Pending
+from streamd.connections.command_loop import LARGE_FRAME, CommandLoop, Pending
 from streamd.connections.ready_queue import ReadyQueue
 from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery, Subscription
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT = codec.encode(c.Heartbeat())
 _MOST_AT_ONCE = 256  # commands; of those to create streams, with their arguments
-_LARGE_FRAME = 2_048  # whoever sends a larger request waits until others had their turn
 _PUBLISHES = (c.Publish, c.PublishFiltered)
 
 
@@ -107,6 +107,8 @@ class StreamConnection(BaseConnection):
                 while connection.state is step:
                     await trio.lowlevel.checkpoint()  # signs of life are not limited
                     command = await self._next_command()
+                    if connection.frame_size > LARGE_FRAME:
+                        await next_turn()
                     answers = await self._login.answer(command)
                     await self._transport.send(b"".join(map(connection.send, answers)))
         connection.limit_frames(self._login.frame_max)
@@ -166,6 +168,11 @@ class StreamConnection(BaseConnection):
     def receive_data(self) -> Callable[[bytes], None]:
         """Takes what has arrived."""
         return self._connection.receive_data
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of the request that was found last."""
+        return self._connection.frame_size
 
     def do_at_once(self) -> c.ClientCommand | Creates | Pending:
         """Carry out what has been received, up to a command that needs waiting."""
@@ -234,8 +241,6 @@ class StreamConnection(BaseConnection):
             await self._renew_secret(session, command)
         await session.handle(command)
         await self._outbox.room()
-        if self._connection.frame_size > _LARGE_FRAME:
-            await trio.lowlevel.checkpoint()
 
     async def released(self) -> None:
         """Return when the peer has taken what waits for it."""

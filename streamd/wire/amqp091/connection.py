@@ -111,12 +111,14 @@ class Connection:
         state: where it is.
         frame_max: bytes that a frame may have.
         channel_max: channels that may be open.
+        frame_size: bytes of the last frame but those of whole messages.
     """
 
     def __init__(self) -> None:
         self.state = State.GREETING
         self.frame_max = LOGIN_FRAME_MAX
         self.channel_max = CHANNEL_MAX
+        self.frame_size = 0
         self._buffer = b""
         self._position = 0
         self._channels: dict[int, _Channel] = {}
@@ -209,6 +211,7 @@ class Connection:
             if payload[:4] == _PUBLISH and kind == FrameType.METHOD:
                 event = self._take_whole(number, payload)
             if event is None:
+                self.frame_size = size
                 event = self._take(kind, number, payload)
             if event is not None:
                 yield event

@@ -45,7 +45,7 @@ class DeliverWriter:
 
         The header has to fit into one frame: if it does not, the message comes without headers.
         """
-        (destination, before, after), body = message
+        (destination, before, after, _), body = message
         if len(before) + len(after) > self._most_around:
             before, after = without_headers(before, after)
         if destination is None:

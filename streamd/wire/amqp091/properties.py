@@ -13,6 +13,7 @@ from typing import Any
 from streamd.wire.amqp091.errors import frame_error
 from streamd.wire.amqp091.values import (
     Field,
+    Room,
     decode_short_text,
     decode_table,
     encode_short_text,
@@ -67,11 +68,15 @@ FIELDS = tuple(
 _HEADERS_BIT = 1 << (_HIGHEST - _NAMES.index("headers"))
 
 
-def decode_properties(raw: bytes) -> Properties:
+def decode_properties(raw: bytes, room: Room | None = None) -> Properties:
     """Flags and properties.
 
+    Args:
+        raw: as they stand in a content header.
+        room: counts the values of the headers.
+
     Raises:
-        ConnectionFault: they are malformed.
+        ConnectionFault: they are malformed, or have too many values.
     """
     found = Properties()
     try:
@@ -81,7 +86,7 @@ def decode_properties(raw: bytes) -> Properties:
             raise frame_error("a content header has flags beyond the 14 properties")
         for bit, name, kind in FIELDS:
             if flags & bit:
-                value, at = _decode(kind, raw, at)
+                value, at = _decode(kind, raw, at, room)
                 setattr(found, name, value)
     except (IndexError, struct.error):
         raise frame_error("the properties in a content header are cut off") from None
@@ -90,13 +95,13 @@ def decode_properties(raw: bytes) -> Properties:
     return found
 
 
-def _decode(kind: FieldKind, raw: bytes, at: int) -> tuple[Any, int]:
+def _decode(kind: FieldKind, raw: bytes, at: int, room: Room | None) -> tuple[Any, int]:
     if kind is _TEXT:
         return decode_short_text(raw, at)
     if kind is _OCTET:
         return raw[at], at + 1
     if kind is _TABLE:
-        return decode_table(raw, at)
+        return decode_table(raw, at, room)
     return struct.unpack_from(">Q", raw, at)[0], at + 8
 
 

@@ -17,6 +17,28 @@ from streamd.wire.amqp091.errors import MAX_SHORT_TEXT, frame_error
 # Tables in tables; RabbitMQ has no limit. Stored, with the sections around them, they have to stay
 # within the 32 levels that our readers of AMQP 1.0 accept.
 MAX_DEPTH = 16
+# Values of a table, with those in its tables and arrays. A frame could hold 130,000, each of which
+# costs as much as a frame does.
+MAX_VALUES = 4_096
+
+
+class Room:
+    """What may still be read of a table.
+
+    Attributes:
+        depth: how many tables and arrays are around.
+        left: values.
+    """
+
+    __slots__ = ("depth", "left")
+
+    def __init__(self) -> None:
+        self.depth, self.left = 0, MAX_VALUES
+
+    @property
+    def taken(self) -> int:
+        """How many values were read."""
+        return MAX_VALUES - self.left
 
 
 class Field(NamedTuple):
@@ -38,21 +60,21 @@ def text_field(text: str) -> Field:
     return Field("S", text.encode())
 
 
-# -- reading: each decoder takes the bytes, the position after the tag, and how deep it is
+# -- reading: each decoder takes the bytes, the position after the tag, and what may be read
 
-_Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
+_Decoder: TypeAlias = Callable[[bytes, int, Room], tuple[Any, int]]
 
 
 def _number(form: str) -> _Decoder:
     layout = struct.Struct(f">{form}")
 
-    def decode(raw: bytes, at: int, _depth: int) -> tuple[Any, int]:
+    def decode(raw: bytes, at: int, _room: Room) -> tuple[Any, int]:
         return layout.unpack_from(raw, at)[0], at + layout.size
 
     return decode
 
 
-def decode_long_text(raw: bytes, at: int, _depth: int = 0) -> tuple[bytes, int]:
+def decode_long_text(raw: bytes, at: int, _room: Room | None = None) -> tuple[bytes, int]:
     """Bytes behind a length of 4."""
     start = at + _U32.size
     end = start + _U32.unpack_from(raw, at)[0]
@@ -77,39 +99,41 @@ def decode_short_text(raw: bytes, at: int) -> tuple[str, int]:
         raise frame_error(f"the short string at byte {at} is not UTF-8") from None
 
 
-def _decimal(raw: bytes, at: int, _depth: int) -> tuple[bytes, int]:
+def _decimal(raw: bytes, at: int, _room: Room) -> tuple[bytes, int]:
     end = at + _DECIMAL_SIZE
     if end > len(raw):
         raise frame_error(f"a decimal at byte {at} is cut off")
     return raw[at:end], end
 
 
-def _array(raw: bytes, at: int, depth: int) -> tuple[list[Field], int]:
+def _array(raw: bytes, at: int, room: Room) -> tuple[list[Field], int]:
     body, end = decode_long_text(raw, at)
-    depth = _deeper(depth)
+    _go_deeper(room)
     fields, position = [], 0
     while position < len(body):
-        field, position = decode_field(body, position, depth)
+        field, position = _field(body, position, room)
         fields.append(field)
+    room.depth -= 1
     return fields, end
 
 
-def _table(raw: bytes, at: int, depth: int) -> tuple[dict[str, Field], int]:
+def _table(raw: bytes, at: int, room: Room) -> tuple[dict[str, Field], int]:
     body, end = decode_long_text(raw, at)
-    depth = _deeper(depth)
+    _go_deeper(room)
     fields: dict[str, Field] = {}
     position = 0
     while position < len(body):
         name, position = decode_short_text(body, position)
-        field, position = decode_field(body, position, depth)
+        field, position = _field(body, position, room)
         fields.setdefault(name, field)  # of duplicates the first one counts
+    room.depth -= 1
     return fields, end
 
 
-def _deeper(depth: int) -> int:
-    if depth >= MAX_DEPTH:
+def _go_deeper(room: Room) -> None:
+    if room.depth >= MAX_DEPTH:
         raise frame_error(f"tables are nested more than {MAX_DEPTH} deep")
-    return depth + 1
+    room.depth += 1
 
 
 _DECODERS: dict[int, tuple[str, _Decoder]] = {
@@ -132,33 +156,47 @@ _DECODERS: dict[int, tuple[str, _Decoder]] = {
         ("T", _number("Q")),
         ("A", _array),
         ("F", _table),
-        ("V", lambda _raw, at, _depth: (None, at)),
+        ("V", lambda _raw, at, _room: (None, at)),
     )
 }
 
 
-def decode_field(raw: bytes, at: int, depth: int = 0) -> tuple[Field, int]:
+def decode_field(raw: bytes, at: int) -> tuple[Field, int]:
     """The field at a position, and the position after it.
 
     Raises:
-        ConnectionFault: it is malformed, or nested too deeply.
+        ConnectionFault: it is malformed, nested too deeply, or has too many values.
     """
+    return _field(raw, at, Room())
+
+
+def _field(raw: bytes, at: int, room: Room) -> tuple[Field, int]:
+    room.left -= 1
+    if room.left < 0:
+        raise frame_error(
+            f"a table has more than {MAX_VALUES:,} values; send large data in the body"
+        )
     try:
         tag, decode = _DECODERS[raw[at]]
     except KeyError:
         raise frame_error(f"a table has a value of the unknown type {raw[at]:#04x}") from None
-    value, end = decode(raw, at + 1, depth)
+    value, end = decode(raw, at + 1, room)
     return Field(tag, value), end
 
 
-def decode_table(raw: bytes, at: int) -> tuple[dict[str, Field], int]:
+def decode_table(raw: bytes, at: int, room: Room | None = None) -> tuple[dict[str, Field], int]:
     """The table at a position, and the position after it.
 
+    Args:
+        raw: holds it.
+        at: where it begins.
+        room: counts the values; by default up to MAX_VALUES.
+
     Raises:
-        ConnectionFault: it is malformed, or nested too deeply.
+        ConnectionFault: it is malformed, nested too deeply, or has too many values.
         IndexError, struct.error: it is cut off.
     """
-    return _table(raw, at, 0)
+    return _table(raw, at, room or Room())
 
 
 # -- writing

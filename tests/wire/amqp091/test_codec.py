@@ -14,6 +14,7 @@ from streamd.wire.amqp091.errors import ConnectionFault, Fault
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import (
     MAX_DEPTH,
+    MAX_VALUES,
     Field,
     decode_field,
     decode_table,
@@ -95,6 +96,22 @@ def test_tables_in_tables(tag: str) -> None:
     for depth in (MAX_DEPTH, 100):
         with pytest.raises(ConnectionFault, match="nested"):
             encode_and_read(depth)
+
+
+@pytest.mark.parametrize("tag", "AF")
+def test_many_values(tag: str) -> None:
+    """Those in tables and arrays count, and so do those whose name comes twice."""
+
+    def table(count: int) -> bytes:
+        names = b"" if tag == "A" else b"\0"
+        parts = (names + b"V") * count
+        inner = b"\1a" + tag.encode() + len(parts).to_bytes(4, "big") + parts
+        return len(inner).to_bytes(4, "big") + inner
+
+    decode_table(table(MAX_VALUES - 1), 0)
+    for count in (MAX_VALUES, 60_000):
+        with pytest.raises(ConnectionFault, match="more than 4,096 values"):
+            decode_table(table(count), 0)
 
 
 def test_a_thousand_tables_deep() -> None:

@@ -8,15 +8,21 @@ from uuid import UUID
 import pytest
 from hypothesis import example, given, strategies as st
 
+from segments.amqp10 import encode_map, encode_text
 from segments.message import Message, MessageView, Properties as StreamProperties
 from streamd.wire.amqp091.codec import FRAME_HEAD, FRAME_OVERHEAD, decode_content_head
 from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.errors import ChannelFault, Fault
 from streamd.wire.amqp091.messages.from_amqp10 import delivered
 from streamd.wire.amqp091.messages.property_templates import kind_of
-from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
+from streamd.wire.amqp091.messages.to_amqp10 import (
+    MAX_SECTIONS,
+    StoredHead,
+    stored_body,
+    stored_head,
+)
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
-from streamd.wire.amqp091.values import Field, encode_field
+from streamd.wire.amqp091.values import MAX_VALUES, Field, encode_field
 from tests.wire.amqp091.strategies import properties, scalars
 
 OFFSET = Field("l", 41)
@@ -36,7 +42,7 @@ def stored(found: Properties, body: bytes = b"body") -> bytes:
 
 
 def back(raw: bytes) -> tuple[Properties, bytes]:
-    (_, before, after), body = delivered(raw)
+    (_, before, after, _), body = delivered(raw)
     return decode_properties(before + (41).to_bytes(8, "big") + after), body
 
 
@@ -429,3 +435,33 @@ def test_messages_that_differ_in_their_ids_and_times_are_of_one_kind() -> None:
     assert second is not None
     assert first.common == second.common
     assert first.differing == (b"c1", b"m1", (1).to_bytes(8, "big"))
+
+
+def _section(code: int, value: bytes) -> bytes:
+    return b"\0\x53" + bytes((code,)) + value
+
+
+@pytest.mark.parametrize("many", [1_024, 1_025])
+def test_many_sections(many: int) -> None:
+    """Published they are refused; a stream client may have stored them."""
+    body = _section(0x75, b"\xa0\1x") * many
+    if many <= MAX_SECTIONS:
+        assert stored(Properties(type="amqp-1.0"), body).endswith(body)
+        assert back(body)[1] == b"x" * many
+    else:
+        with pytest.raises(ChannelFault, match="more than 1,024 sections"):
+            stored(Properties(type="amqp-1.0"), body)
+        assert back(body) == (Properties(headers={"x-stream-offset": OFFSET}), body)
+
+
+@pytest.mark.parametrize("many", [MAX_VALUES // 4, MAX_VALUES // 2, 40_000])
+def test_many_properties(many: int) -> None:
+    """So many that no table may have them: the message comes without headers."""
+    names = [encode_text(f"{n}") for n in range(many)]
+    free = encode_map([part for name in names for part in (name, b"\x40")])
+    kept = encode_map([b"\xa3\3x-a", b"\x41"])
+    raw = _section(0x72, kept) + _section(0x74, free) + _section(0x75, b"\xa0\1x")
+    found, body = back(raw)
+    assert body == b"x"
+    assert found.headers is not None
+    assert len(found.headers) == (many + 2 if many < MAX_VALUES // 2 else 1)

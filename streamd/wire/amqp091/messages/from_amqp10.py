@@ -1,11 +1,13 @@
 """From the AMQP 1.0 message that a stream keeps to what a consumer gets.
 
 Nothing that a stream client may have written is an error here: parts without counterpart in 0-9-1
-are left out, and bytes that are not a message are delivered as they are.
+are left out, as are headers when they have more than MAX_VALUES together. Bytes that are not a
+message are delivered as they are, and so is one with more than MAX_SECTIONS.
 
 Source: rabbitmq/rabbitmq-server, deps/rabbit/src/mc_amqpl.erl and deps/rabbit/src/mc_amqp.erl.
 """
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -13,27 +15,38 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from segments import amqp10_codes as codes
-from segments.amqp10 import decode_value, skip_value
+from segments.amqp10 import skip_value
 from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
-from segments.message import MessageView, walk_sections
+from segments.message import MessageView
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
 from streamd.wire.amqp091.messages.to_amqp10 import (
     CC,
     ENCODED_BODY,
     EXCHANGE,
+    MAX_SECTIONS,
     QUEUES,
     ROUTING_KEY,
     TYPE,
     UUID_PREFIX,
+    TooManyError,
+    some_sections,
 )
-from streamd.wire.amqp091.messages.value_conversion import delivered_field, items, pairs, text_of
+from streamd.wire.amqp091.messages.value_conversion import (
+    delivered_field,
+    items,
+    pairs,
+    scalar,
+    text_of,
+)
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_present
-from streamd.wire.amqp091.values import encode_long_text, encode_short_text
+from streamd.wire.amqp091.values import MAX_VALUES, Room, encode_long_text, encode_short_text
 
 OFFSET = "x-stream-offset"
 _OFFSET_ENTRY = encode_short_text(OFFSET) + b"l" + bytes(8)
 _CACHED_BYTES = 1024
+_USUAL_VALUES = 16  # of properties and headers: more of them cost more
+_PART_PRICE = 64  # bytes that take as long to send as a value or a section takes to read
 _HIDDEN = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC, "x-death", OFFSET))
 _HIDDEN_PREFIX = "x-basic-"
 _RENAMED = {"x-opt-rabbitmq-received-time": "timestamp_in_ms", "x-opt-deaths": "x-death"}
@@ -53,11 +66,13 @@ class DeliveredHead(NamedTuple):
         destination: the exchange it was published to and the routing key, as a method has them;
             None where that is not known.
         before, after: the properties, around the 8 bytes of the offset.
+        price: of reading it, in bytes that would have taken as long to send.
     """
 
     destination: bytes | None
     before: bytes
     after: bytes
+    price: int
 
 
 class Delivered(NamedTuple):
@@ -76,53 +91,71 @@ def delivered(raw: bytes) -> Delivered:
             if body is not None:
                 read = _head_again if at <= _CACHED_BYTES else _head
                 return Delivered(read(raw[:at]), body)
-        view = MessageView(raw)
-        if not view.is_amqp:
+        found = [(code, value) for code, _, value in some_sections(raw)]
+        if not MessageView(raw).is_amqp:
             return Delivered(_head_again(b""), raw)
-        if any(code == Section.DATA for code, _, _ in walk_sections(raw, at)):
-            return Delivered(_head(raw[:at]), view.body)
-        return Delivered(_head(raw[:at], ENCODED_BODY), raw[at:])
+        if any(code == Section.DATA for code, _ in found):
+            parts = [_binary(raw, value) for code, value in found if code == Section.DATA]
+            head, body = _head(raw[:at]), b"".join(parts)
+        else:
+            head, body = _head(raw[:at], ENCODED_BODY), raw[at:]
+        return Delivered(head._replace(price=head.price + len(found) * _PART_PRICE), body)
     except FormatError:
         return Delivered(_head_again(b""), raw)
+
+
+def is_dear(raw: bytes) -> bool:
+    """Whether delivering a stored message may take much longer than sending it."""
+    if len(raw) <= _CACHED_BYTES:
+        return False
+    try:
+        return _body_start(raw) > _CACHED_BYTES
+    except FormatError:
+        return False
 
 
 def _body_start(raw: bytes) -> int:
     """Where the first body section begins, or the end."""
     at, size = 0, len(raw)
-    while at < size:
+    for _ in range(MAX_SECTIONS):
+        if at >= size:
+            return at
         if raw[at : at + 2] != SHORT_DESCRIPTOR:
             return _body_start_slowly(raw, at)
         if at + 3 > size or raw[at + 2] >= Section.DATA:
             return at
         at = skip_value(raw, at + 3)
-    return at
+    raise TooManyError(f"more than {MAX_SECTIONS:,} sections")
 
 
 def _body_start_slowly(raw: bytes, at: int) -> int:
-    sections = walk_sections(raw, at)
+    sections = some_sections(raw, at)
     return next((start for code, start, _ in sections if code >= Section.DATA), len(raw))
 
 
 def _only_data(raw: bytes, at: int) -> bytes | None:
     """The bytes of the data section whose value is at `at`, when it is the last section."""
-    end = skip_value(raw, at)
-    if end != len(raw):
-        return None
-    code = raw[at]
-    if code == codes.BINARY_8:
-        return raw[at + 2 : end]
-    return raw[at + 5 : end] if code == codes.BINARY_32 else None
+    is_last = skip_value(raw, at) == len(raw)
+    return _binary(raw, at) if is_last and raw[at] in codes.BINARIES else None
+
+
+def _binary(raw: bytes, at: int) -> bytes:
+    """The bytes of a data section whose value is at `at`; none where it is something else."""
+    if raw[at] not in codes.BINARIES:
+        return b""
+    return raw[at + (2 if raw[at] == codes.BINARY_8 else 5) : skip_value(raw, at)]
 
 
 # -- the head
 
 
 class _Noted(NamedTuple):
-    """The contents of one section: properties, headers in order, destination."""
+    """The contents of one section: properties, headers in order, destination, values read."""
 
     properties: tuple[tuple[str, Any], ...] = ()
     headers: tuple[tuple[str, bytes], ...] = ()
     destination: bytes | None = None
+    num_values: int = 0
 
 
 def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
@@ -132,7 +165,10 @@ def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
         if reader is not None and code not in noted:
             read, read_again = reader
             # If anything differs from message to message, it is the properties.
-            noted[code] = (read_again if end - at <= _CACHED_BYTES else read)(sections[at:end])
+            try:
+                noted[code] = (read_again if end - at <= _CACHED_BYTES else read)(sections[at:end])
+            except TooManyError:
+                noted[code] = _Noted(num_values=MAX_VALUES)
     found: dict[str, Any] = {}
     headers: dict[str, bytes] = {}
     # Annotations first: what they say of priorities and the like counts where no header does.
@@ -142,13 +178,17 @@ def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
             found.update(part.properties)
             for name, field in part.headers:
                 headers.setdefault(name, field)
+    num_values = sum(part.num_values for part in noted.values())
+    if num_values > MAX_VALUES:  # no table may have so many
+        headers.clear()
     if kind is not None:
         found["type"] = kind
     elif found.get("type") == ENCODED_BODY:
         del found["type"]
     annotations = noted.get(Section.MESSAGE_ANNOTATIONS)
     destination = annotations.destination if annotations else None
-    return DeliveredHead(destination, *_around_offset(found, headers))
+    price = max(num_values - _USUAL_VALUES, 0) * _PART_PRICE
+    return DeliveredHead(destination, *_around_offset(found, headers), price)
 
 
 _FREE = (Section.PROPERTIES, Section.APPLICATION_PROPERTIES)
@@ -160,7 +200,7 @@ def _sections(raw: bytes) -> Iterator[tuple[int, int, int]]:
     at, size = 0, len(raw)
     while at < size:
         if raw[at : at + 2] != SHORT_DESCRIPTOR or at + 2 >= size:
-            for code, _, value in walk_sections(raw, at):
+            for code, _, value in some_sections(raw, at):
                 yield code, value, skip_value(raw, value)
             return
         end = skip_value(raw, at + 3)
@@ -186,7 +226,9 @@ def _around_offset(properties: dict[str, Any], headers: dict[str, bytes]) -> tup
 
 def without_headers(before: bytes, after: bytes) -> tuple[bytes, bytes]:
     """A head's parts around the offset, with no header but that: the rest is some kilobytes."""
-    given = decode_properties(before + bytes(8) + after)
+    room = Room()
+    room.left = sys.maxsize
+    given = decode_properties(before + bytes(8) + after, room)
     properties = {name: getattr(given, name) for name in Properties.__slots__ if name != "headers"}
     return _around_offset(properties, {})
 
@@ -196,7 +238,8 @@ def _read_annotations(raw: bytes) -> _Noted:
     routing: dict[str, str] = {}
     properties: list[tuple[str, Any]] = []
     headers: list[tuple[str, bytes]] = []
-    for name, value in pairs(raw):
+    room = Room()
+    for name, value in pairs(raw, room):
         text = text_of(value)
         if name in (EXCHANGE, ROUTING_KEY):
             if text is not None:
@@ -206,19 +249,19 @@ def _read_annotations(raw: bytes) -> _Noted:
         elif name in _OLD_OCTETS:
             properties.append((_OLD_OCTETS[name], _octet(value)))
         else:
-            headers += _annotation(name, value)
+            headers += _annotation(name, value, room)
     destination = None
     if ROUTING_KEY in routing:
         parts = (routing.get(EXCHANGE, ""), routing[ROUTING_KEY])
         destination = b"".join(map(encode_short_text, parts))
-    return _Noted(tuple(properties), tuple(headers), destination)
+    return _Noted(tuple(properties), tuple(headers), destination, room.taken)
 
 
 # Where RabbitMQ 3 kept them.
 _OLD_OCTETS = {"x-basic-delivery-mode": "delivery_mode", "x-basic-priority": "priority"}
 
 
-def _annotation(name: str, value: bytes) -> Iterator[tuple[str, bytes]]:
+def _annotation(name: str, value: bytes, room: Room) -> Iterator[tuple[str, bytes]]:
     """The header that an annotation becomes, if it becomes one."""
     shown = "CC" if name == CC else _RENAMED.get(name)
     if shown is None:
@@ -226,7 +269,7 @@ def _annotation(name: str, value: bytes) -> Iterator[tuple[str, bytes]]:
         if is_hidden or not name.startswith("x-"):
             return
         shown = name
-    field = delivered_field(value)
+    field = delivered_field(value, room)
     if field is not None:
         if shown == "timestamp_in_ms" and field[:1] == b"T":
             field = b"l" + value[1:9]
@@ -234,17 +277,19 @@ def _annotation(name: str, value: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _octet(raw: bytes) -> int | None:
-    value, _ = decode_value(raw)
+    value = scalar(raw)
     return value if isinstance(value, int) and 0 <= value < 1 << 8 else None
 
 
 def _read_application(raw: bytes) -> _Noted:
-    headers = ((name, delivered_field(value)) for name, value in pairs(raw))
-    return _Noted((), tuple((name, field) for name, field in headers if field is not None))
+    room = Room()
+    given = [(name, delivered_field(value, room)) for name, value in pairs(raw, room)]
+    headers = tuple((name, field) for name, field in given if field is not None)
+    return _Noted(headers=headers, num_values=room.taken)
 
 
 def _read_header(raw: bytes) -> _Noted:
-    durable, priority, ttl = (*items(raw, 0), _NULL, _NULL, _NULL)[:3]
+    durable, priority, ttl = (*items(raw, 0, Room()), _NULL, _NULL, _NULL)[:3]
     found: list[tuple[str, Any]] = []
     is_durable = _BOOLEANS.get(durable)
     if is_durable is not None:
@@ -252,7 +297,7 @@ def _read_header(raw: bytes) -> _Noted:
     if priority != _NULL:
         found.append(("priority", _octet(priority)))
     if ttl != _NULL:
-        value, _ = decode_value(ttl)
+        value = scalar(ttl)
         found.append(("expiration", str(value) if isinstance(value, int) else None))
     return _Noted(tuple(found))
 
@@ -260,7 +305,8 @@ def _read_header(raw: bytes) -> _Noted:
 def _read_properties(raw: bytes) -> _Noted:
     properties: list[tuple[str, Any]] = []
     headers: dict[str, bytes] = {}
-    for index, item in enumerate(items(raw, 0)):
+    room = Room()
+    for index, item in enumerate(items(raw, 0, room)):
         if item == _NULL or index not in _FIELDS:
             continue
         name = _FIELDS[index]
@@ -268,7 +314,7 @@ def _read_properties(raw: bytes) -> _Noted:
             properties.append((name, _id_text(item, _IDS[index], headers)))
         else:
             properties.append((name, _CONVERT_FIELD.get(name, text_of)(item)))
-    return _Noted(tuple(properties), tuple(headers.items()))
+    return _Noted(tuple(properties), tuple(headers.items()), num_values=room.taken)
 
 
 _NULL = bytes((codes.NULL,))
@@ -294,7 +340,7 @@ def _seconds(raw: bytes) -> int | None:
 
 def _id_text(raw: bytes, long_name: str, headers: dict[str, bytes]) -> str | None:
     """An id as a short string; one that does not fit becomes a header."""
-    value, _ = decode_value(raw)
+    value = scalar(raw)
     if isinstance(value, uuid.UUID):
         return f"{UUID_PREFIX}{value}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -309,7 +355,7 @@ def _id_text(raw: bytes, long_name: str, headers: dict[str, bytes]) -> str | Non
 
 
 def _user(raw: bytes) -> str | None:
-    value, _ = decode_value(raw)
+    value = scalar(raw)
     if not isinstance(value, bytes) or len(value) > MAX_SHORT_TEXT or b"\0" in value:
         return None
     try:

@@ -22,7 +22,7 @@ from segments.words import whole_number
 from streamd.wire.amqp091.errors import Fault, precondition_failed
 from streamd.wire.amqp091.messages.property_templates import Kind, kind_of
 from streamd.wire.amqp091.properties import Properties, decode_properties
-from streamd.wire.amqp091.values import Field
+from streamd.wire.amqp091.values import Field, Room
 
 FILTER_VALUE = "x-stream-filter-value"
 EXCHANGE, ROUTING_KEY, TYPE, CC = "x-exchange", "x-routing-key", "x-basic-type", "x-cc"
@@ -35,6 +35,9 @@ _MAX_EXPIRATION = 315_360_000_000  # 10 years in ms
 _MAX_TTL = (1 << 32) - 1
 _MAX_TIME = (1 << 63) // 1000
 _CACHED_BYTES = 512
+MAX_SECTIONS = 1_024  # of a body: each costs as much as a small message
+_USUAL_VALUES = 16  # of headers: more of them cost more
+_VALUES_A_MESSAGE = 4  # that take as long as a message
 _NULL, _TRUE, _FALSE, _UINT_0, _UINT = (
     bytes((code,)) for code in (codes.NULL, codes.TRUE, codes.FALSE, codes.UINT_0, codes.UINT)
 )
@@ -54,6 +57,7 @@ class StoredHead(NamedTuple):
         user_id: the user that the publisher claims to be; None without a claim.
         is_encoded: the body is sections already.
         has_hidden_keys: there is a BCC header, which nobody but the server may see.
+        price: of the headers, in messages that would have taken as long.
     """
 
     sections: bytes
@@ -62,6 +66,7 @@ class StoredHead(NamedTuple):
     user_id: str | None
     is_encoded: bool
     has_hidden_keys: bool
+    price: int
 
 
 def stored_head(exchange: str, key: str, properties: bytes) -> StoredHead:
@@ -103,7 +108,8 @@ class _Converted(NamedTuple):
 
 
 def _convert(exchange: str, key: str, raw: bytes) -> _Converted:
-    given = decode_properties(raw)
+    room = Room()
+    given = decode_properties(raw, room)
     headers = given.headers or {}
     copies = [*_keys(headers, "CC"), *_keys(headers, "BCC")]
     annotations = _annotations(exchange, key, given.type, headers)
@@ -121,6 +127,7 @@ def _convert(exchange: str, key: str, raw: bytes) -> _Converted:
         given.user_id,
         given.type == ENCODED_BODY,
         "BCC" in headers,
+        max(room.taken - _USUAL_VALUES, 0) // _VALUES_A_MESSAGE,
     )
     return _Converted(head, before, fields, after)
 
@@ -145,12 +152,14 @@ def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
     """The body section or sections.
 
     Raises:
-        ChannelFault: it should be sections and is not.
+        ChannelFault: it should be sections and is not, or has too many.
     """
     if not is_encoded:
         return _DATA_START + encode_binary(body)
     try:
-        found = [code for code, _, _ in walk_sections(body)]
+        found = [code for code, _, _ in some_sections(body)]
+    except TooManyError as error:
+        raise precondition_failed(f"a message of type {ENCODED_BODY} has {error}") from error
     except FormatError:
         found = []
     if not found or found[0] not in _BODY_SECTIONS or not _ENCODED.issuperset(found):
@@ -158,6 +167,23 @@ def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
             f"a message of type {ENCODED_BODY} has a body that is not an AMQP 1.0 body section"
         )
     return body
+
+
+class TooManyError(FormatError):
+    """A message has more parts than are looked at."""
+
+
+def some_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int]]:
+    """See `walk_sections`.
+
+    Raises:
+        FormatError: see there.
+        TooManyError: there are more than MAX_SECTIONS.
+    """
+    for number, section in enumerate(walk_sections(raw, position)):
+        if number == MAX_SECTIONS:
+            raise TooManyError(f"more than {MAX_SECTIONS:,} sections")
+        yield section
 
 
 def _section(section: Section, value: bytes) -> bytes:
