@@ -95,7 +95,7 @@ class Declared(NamedTuple):
         return cls(() if text is None else names_in(text), arguments.get(_CONTRACT) == "strict")
 
     def number_rule(self, name: str | None) -> NumberRule:
-        """What numbers are to who reads or gives values of a property; None for no certain one."""
+        """How values of a property that are numbers are taken; None: of no certain property."""
         if not self.names:
             return NumberRule.TEXT
         is_certain = name in self.names[1:] or (self.is_strict and name == self.names[0])

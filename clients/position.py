@@ -1,9 +1,9 @@
 """Where a consumer reads on, over connections that are lost.
 
-An offset alone is no place. A stream that was deleted and made anew has the same offsets for other
-messages: it has another *life*, which a streamd server tells. Within one life an offset means one
-message at most; but what stood at it may be gone, and a log that was put back from a copy may end
-before it. So on each connection the place is looked for, and who reads is told if it has moved.
+An offset alone is no place. A stream that was deleted and created again has the same offsets for
+other messages: it has another *life*, which a streamd server tells. Within one life an offset means
+one message at most; but what stood at it may be gone, and a log that was put back from a copy may
+end before it. So on each connection the place is looked for, and who reads is told if it has moved.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Moved(NamedTuple):
     def __str__(self) -> str:
         if self.is_other_stream:
             return (
-                f"stream {self.stream} was deleted and made anew: reading, which was at offset "
+                f"stream {self.stream} was deleted and created again: reading, which was at offset "
                 f"{self.expected} of the old one, goes on at offset {self.begins} of the new one"
             )
         if self.begins < self.expected:

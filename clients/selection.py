@@ -41,7 +41,7 @@ async def declared_by(client: Administration, stream: str) -> Declared:
 async def number_rule(
     client: Administration, stream: str, filter_property: str | None
 ) -> NumberRule:
-    """What numbers are on a stream, to who reads or gives filter values.
+    """How values that are numbers are taken on a stream.
 
     Args:
         client: asks the server, which may be none that describes streams.

@@ -17,7 +17,7 @@ async def main() -> None:
         found = client.find("parcels", key=4711, newest=True, limit=2)
         async for message in found:
             print(message.offset, message.body.decode())
-        print("that is all" if found.is_all else f"cut by the {found.cut}")
+        print("the search is complete" if found.is_all else f"cut by the {found.cut}")
         async for message in client.find("parcels", key="scan-1"):
             print(message.offset, message.body.decode())
 

@@ -163,7 +163,7 @@ class Console:
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)  # noqa: S101 - by registration
         status = _STATUS.get(error.reason, 500)
-        title = {403: "Not allowed", 404: "Not found"}.get(status, "That did not work")
+        title = {403: "Not allowed", 404: "Not found"}.get(status, "Not done")
         return await self._say(request, status, title, error.details)
 
     async def _no_such(self, request: Request, error: Exception) -> Response:
@@ -177,14 +177,14 @@ class Console:
         return await self._say(request, _NOT_FOUND, "Not found", reason)
 
     async def _bad_request(self, request: Request, error: Exception) -> Response:
-        return await self._say(request, 400, "That did not work", str(error))
+        return await self._say(request, 400, "Not done", str(error))
 
     async def _http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - by registration
         if error.status_code == _NOT_FOUND:
             return await self._not_found(request, error)
-        return await self._say(request, error.status_code, "That did not work", error.detail)
+        return await self._say(request, error.status_code, "Not done", error.detail)
 
     async def _failed(self, request: Request, _error: Exception) -> Response:
         reason = "a fault of the server, whose log says more"
-        return await self._say(request, 500, "That did not work", reason)
+        return await self._say(request, 500, "Not done", reason)

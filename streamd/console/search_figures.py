@@ -57,7 +57,7 @@ class Figures:
 
     @property
     def skipped(self) -> int:
-        """Chunks that were passed over."""
+        """Chunks that were skipped."""
         at = self.looked_at
         return at.chunks_skipped_by_time + at.chunks_skipped_by_keys + at.chunks_skipped_by_filter
 
@@ -105,9 +105,9 @@ def bar_of(figures: Figures, num_chunks: int, num_bytes: int) -> Bar:
     counts = [
         ("matching", "read, with a message that was found", figures.matching),
         ("read", "read, without one", max(0, at.chunks_read - figures.matching)),
-        ("by-filter", "passed over by their filter", at.chunks_skipped_by_filter),
-        ("by-keys", "passed over by the key index", at.chunks_skipped_by_keys),
-        ("by-time", "passed over by time", at.chunks_skipped_by_time),
+        ("by-filter", "skipped by their filter", at.chunks_skipped_by_filter),
+        ("by-keys", "skipped by the key index", at.chunks_skipped_by_keys),
+        ("by-time", "skipped by time", at.chunks_skipped_by_time),
         ("damaged", "damaged", at.chunks_damaged),
     ]
     looked_at = sum(count for *_, count in counts)
@@ -147,7 +147,7 @@ def _by_time(request: SearchRequest, figures: Figures) -> Iterator[str]:
         skipped = figures.looked_at.chunks_skipped_by_time
         yield (
             "Chunks have the time at which they were stored, and are in that order, so the search "
-            f"goes straight to the place: {plural(skipped, 'chunk')} passed over."
+            f"goes straight to the place: {plural(skipped, 'chunk')} skipped."
         )
 
 
@@ -162,7 +162,7 @@ def _by_keys(request: SearchRequest, figures: Figures) -> Iterator[str]:
     if not scanned:
         yield (
             f"Each of the {plural(at.segments, 'segment')} has an index of the keys: "
-            f"{plural(at.chunks_skipped_by_keys, 'chunk')} passed over."
+            f"{plural(at.chunks_skipped_by_keys, 'chunk')} skipped."
         )
     else:
         yield (
@@ -170,7 +170,7 @@ def _by_keys(request: SearchRequest, figures: Figures) -> Iterator[str]:
             "scanned, because no index has all their keys: the newest messages are indexed a "
             "little later, older ones when a key property was declared after them, and only key "
             "properties are. "
-            f"{plural(at.chunks_skipped_by_keys, 'chunk')} passed over by the key index."
+            f"{plural(at.chunks_skipped_by_keys, 'chunk')} skipped by the key index."
         )
 
 
@@ -181,7 +181,7 @@ def _by_filter(request: SearchRequest, figures: Figures) -> Iterator[str]:
     if request.filter_values:
         yield (
             "Only chunks whose filter may hold the filter value are read: by their filters, "
-            f"{skipped} passed over."
+            f"{skipped} skipped."
         )
     if request.selector is None:
         return
@@ -200,7 +200,7 @@ def _by_filter(request: SearchRequest, figures: Figures) -> Iterator[str]:
     else:
         yield (
             f"The condition is true only where {_narrowed(asked, names[0])}. By their filters, "
-            f"{skipped} passed over that hold no such message."
+            f"{skipped} skipped that hold no such message."
         )
 
 

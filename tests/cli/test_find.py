@@ -53,7 +53,7 @@ def offsets(ended: Ended) -> list[int]:
 def test_a_message_as_consume_prints_it(orders: CommandLine) -> None:
     found = orders("find", "s", "--key", "7", "--property", "order_id")
     assert offsets(found) == [7]
-    assert found.notes == "found 1 message: that is all\n"
+    assert found.notes == "found 1 message: the search is complete\n"
     consumed = orders("consume", "s", "--until-end").out.splitlines()
     assert found.out.splitlines() == consumed[7:8]
 
@@ -97,7 +97,7 @@ def test_what_was_looked_at(orders: CommandLine) -> None:
     ended = orders("find", "t", "--key", "7", "--sql", "region = 'EU'", "--explain")
     assert offsets(ended) == [7]
     lines = ended.notes.splitlines()
-    assert lines[0] == "found 1 message: that is all"
+    assert lines[0] == "found 1 message: the search is complete"
     assert lines[1].startswith("segments: 1 searched, 1 of them scanned, as no index has all")
     assert re.match(r"chunks: [\d,]+ read \(.*\); skipped 0 by time, 0 by key index", lines[2])
     assert re.match(r"messages: \d+ tested, \d+ ruled out by their bytes", lines[3])

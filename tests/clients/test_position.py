@@ -168,7 +168,7 @@ class TestSingleActiveConsumers:
 
 
 class TestAnotherStream:
-    """It was deleted and made anew while the connection was lost."""
+    """It was deleted and created again while the connection was lost."""
 
     @pytest.mark.parametrize("offset", STARTS, ids=str)
     @pytest.mark.parametrize("is_single", [False, True])
@@ -197,7 +197,7 @@ class TestAnotherStream:
                 assert messages.moved is not None
                 assert messages.moved.is_other_stream
                 assert messages.moved.begins == 0
-                assert "stream s was deleted and made anew" in caplog.text
+                assert "stream s was deleted and created again" in caplog.text
                 await messages.store_offset(old)  # done with it only now
                 found = await taken(messages, 1)
                 while found[0] < 1_000:  # they had arrived

@@ -321,13 +321,13 @@ async def test_what_was_looked_at(browser: Visitor, peer: Peer) -> None:
     page = await browser.page(f"{path}?sql=region+%3D+'US'+AND+x+IS+NULL")
     found = table(page)
     assert found["read, with a message that was found"] == "2"
-    assert found["passed over by their filter"] == "2"
+    assert found["skipped by their filter"] == "2"
     title = page.select_one("#summary svg title").text  # type: ignore[union-attr]
-    assert "2 chunks passed over by their filter" in title
+    assert "2 chunks skipped by their filter" in title
     widths = [float(str(rect["width"]).rstrip("%")) for rect in page.select("#summary rect.part")]
     assert [width for width in widths if width != 12] == [50, 50]
     plan = page.select_one(".plan").text  # type: ignore[union-attr]
-    assert "only where region is “US”. By their filters, 2 chunks were passed over" in plan
+    assert "only where region is “US”. By their filters, 2 chunks were skipped" in plan
     assert "not narrow region" in await browser.text(f"{path}?sql=x+%3D+1")
     assert "nothing is read" in await browser.text(f"{path}?sql=region='a'+AND+region='b'")
     assert "By their filters, 2 chunks were" in " ".join(

@@ -38,7 +38,7 @@ async def test_what_there_is(server: Harness) -> None:
     assert found["Streams"] == "1"
     assert found["Messages kept"].startswith("5 ")
     assert (found["Connections"], found["Publishers"], found["Consumers"]) == ("1", "1", "1")
-    assert {"Disk free", "Memory", "Running for", "Stored now", "Sent now"} <= found.keys()
+    assert {"Disk free", "Memory", "Running for", "Published", "Delivered"} <= found.keys()
     text = await browser.text("/")
     assert "all is well The stream takes messages." in text
     assert "<reader> <s> 5" in text

@@ -193,7 +193,7 @@ class KeyUpkeep:
         fault = segment.key_fault or (index.fault if index is not None else "")
         if fault:
             path = segment.path(KEYS_SUFFIX) if index is None else index.path
-            logger.warning("%s is made anew: %s", path, fault)
+            logger.warning("rebuilding %s: %s", path, fault)
             segment.key_fault, segment.keys = "", None
 
     async def _make(self, maker: TableMaker, task: Task) -> None:

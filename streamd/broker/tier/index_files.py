@@ -66,7 +66,7 @@ class IndexFiles:
 
 
 def _missing(folder: str) -> set[tuple[str, str]]:
-    """What is not in a stream's folder of what is beside its cold segments; blocks."""
+    """Side files of cold segments that are missing in the stream's folder; blocks."""
     disk = OsDisk()
     try:
         names = set(disk.list(folder))

@@ -181,7 +181,7 @@ async def test_after_a_restart_only_what_is_missing_is_made(
         stream.life.held.want_keys()
         await trio.sleep(5)
         assert [found(server, number) for number in range(40)] == [1] * 40
-        lines = [r.getMessage() for r in caplog.records if "is made anew" in r.getMessage()]
+        lines = [r.getMessage() for r in caplog.records if "rebuilding " in r.getMessage()]
         assert len(lines) == 2, "one for each file that was wrong"
         assert not any("Traceback" in line for line in lines)
 
