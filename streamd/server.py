@@ -8,7 +8,6 @@ import fcntl
 import logging
 import os
 import shutil
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -50,7 +49,7 @@ from streamd.config import (
 from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
-from streamd.engine import open_engine
+from streamd.engine import DoorCaller, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
@@ -143,7 +142,6 @@ class Server:
         self.connections = ConnectionRegistry()
         self.handshakes = 0
         self._config = config
-        self._started = time.monotonic()
         self._max_connections = _connection_budget(config)
         self.engine = open_engine(broker, directory, self.connections)
         self._services = Services(config, broker, directory, self.connections, self.engine)
@@ -222,15 +220,16 @@ class Server:
         """The metrics of this server; `names` as for `http_app`."""
         from streamd import http_api  # noqa: PLC0415 - only where it is on
         from streamd.metrics.scrape import Scrapes  # noqa: PLC0415 - as above
-        from streamd.metrics.source import Source  # noqa: PLC0415 - as above
 
         node = f"streamd@{self._config.advertised_host}"
-        scrapes = Scrapes(Source(self.broker, self.connections, node, self._started))
-        needs_login = self._config.metrics_login == "on"
-        hosts = self._http_hosts(names)
-        return http_api.make_metrics_app(
-            self._http_service(), scrapes, hosts, needs_login=needs_login
-        )
+        door = DoorCaller(self.directory, "metrics")
+        scrapes = Scrapes(partial(self.engine.ask, door), node)
+        login = None
+        if self._config.metrics_login == "on":
+            login = http_api.BasicAuthentication(
+                self.directory, self.broker.traffic.protocol("http")
+            )
+        return http_api.make_metrics_app(scrapes, self._http_hosts(names), login)
 
     def _http_service(self) -> "Service":
         from streamd import http_api  # noqa: PLC0415 - only where it is on

@@ -44,8 +44,9 @@ from streamd.console import (
     search_form,
     sessions,
 )
+from streamd.engine import figures
 from streamd.http_api import found_messages, messages, metrics
-from streamd.metrics import scrape, source
+from streamd.metrics import scrape
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
@@ -525,7 +526,7 @@ LIMITS = {
     "answers with metrics that are sent at once": metrics.MAX_SENT_AT_ONCE,
     "answer with metrics": f"{scrape.MAX_ANSWER_BYTES >> 20} MiB",
     "pattern of `/metrics/detailed`": f"{scrape.MAX_PATTERN_BYTES:,} bytes",
-    "names of consumers in an answer with metrics": source.MAX_NAMES,
+    "names of consumers in an answer with metrics": figures.MAX_NAMES,
     "streams with rates of the last hour": history.MOST_STREAMS,
     "publishers of a connection": limits.MAX_IDS,
     "subscriptions of a connection": limits.MAX_IDS,

@@ -12,8 +12,9 @@ and what a reader counted in those of its stream when the reader is closed.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from operator import add
 from typing import NamedTuple, Protocol
+
+from streamd.operations.figures import Flow
 
 SECONDS = tuple(
     float(f"{digit}e{exponent}") for exponent in range(-4, 2) for digit in (1, 2, 5)
@@ -150,34 +151,6 @@ class ReadTotals(NamedTuple):
     skipped_bytes: int
     unfiltered_chunks: int
     lost_messages: int
-
-
-class Flow(NamedTuple):
-    """What has gone through a stream, or through all of a server.
-
-    Attributes:
-        messages_in, chunks_in, bytes_in: stored.
-        messages_out, bytes_out: to consumers.
-        chunks: read to be sent, or for an AMQP consumer to be looked through.
-        skipped_chunks, skipped_bytes: that a consumer's filter ruled out.
-        unfiltered_chunks: of those, chunks in which no message has a filter value.
-        lost_messages: that were damaged, or removed before they were read.
-    """
-
-    messages_in: int = 0
-    chunks_in: int = 0
-    bytes_in: int = 0
-    messages_out: int = 0
-    bytes_out: int = 0
-    chunks: int = 0
-    skipped_chunks: int = 0
-    skipped_bytes: int = 0
-    unfiltered_chunks: int = 0
-    lost_messages: int = 0
-
-    def plus(self, more: "Flow") -> "Flow":
-        """Both together."""
-        return Flow(*map(add, self, more))
 
 
 NOTHING = Flow()

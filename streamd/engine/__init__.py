@@ -4,6 +4,7 @@ from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.engine.caller import Caller, DoorCaller
 from streamd.engine.engine import Engine, Parts
+from streamd.engine.figures import Figures
 from streamd.engine.registry import ConnectionRegistry
 from streamd.engine.streams import OneStream
 from streamd.engine.tier import Tier
@@ -11,7 +12,7 @@ from streamd.engine.users import Users, VirtualHosts
 
 __all__ = ["Caller", "DoorCaller", "Engine", "open_engine"]
 
-_ROOMS = (Users, VirtualHosts, OneStream, Tier)
+_ROOMS = (Users, VirtualHosts, OneStream, Tier, Figures)
 
 
 def open_engine(

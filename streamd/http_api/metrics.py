@@ -9,6 +9,7 @@ import logging
 
 import trio
 from starlette.applications import Starlette
+from starlette.authentication import AuthenticationBackend
 from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
@@ -18,10 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamd.http_api.app import not_authenticated
 from streamd.http_api.browsers import BrowserGuard
-from streamd.http_api.caller import BasicAuthentication, caller_of
+from streamd.http_api.caller import caller_of
 from streamd.http_api.entitled import Entitled
 from streamd.http_api.messages import error_answer, refused_answer
-from streamd.http_api.service import Service
 from streamd.http_api.unread import UnreadBodies
 from streamd.metrics.families import CONTENT_TYPE
 from streamd.metrics.scrape import (
@@ -154,19 +154,21 @@ class _Metrics(Response):
 
 
 def make_metrics_app(
-    service: Service, scrapes: Scrapes, hosts: frozenset[str], *, needs_login: bool
+    scrapes: Scrapes, hosts: frozenset[str], backend: AuthenticationBackend | None
 ) -> ASGIApp:
-    """The paths for Prometheus over a running server.
+    """The paths for Prometheus.
 
     Args:
-        service: the server.
         scrapes: of the server.
         hosts: its names, for browsers; see `known_hosts`.
-        needs_login: a user with the tag monitoring or administrator has to ask.
+        backend: lets users in, of whom one with the tag monitoring or administrator has to ask;
+            None where nobody has to log in.
     """
-    traffic = service.broker.traffic
-    backend = BasicAuthentication(service.directory, traffic.protocol("http"))
-    login = Middleware(AuthenticationMiddleware, backend=backend, on_error=not_authenticated)
-    app = Starlette(routes=MetricsPaths(scrapes).routes, middleware=[login] if needs_login else [])
+    middleware = []
+    if backend is not None:
+        middleware.append(
+            Middleware(AuthenticationMiddleware, backend=backend, on_error=not_authenticated)
+        )
+    app = Starlette(routes=MetricsPaths(scrapes).routes, middleware=middleware)
     app.router.redirect_slashes = False
-    return UnreadBodies(BrowserGuard(Entitled(app), hosts, traffic.http_refused))
+    return UnreadBodies(BrowserGuard(Entitled(app), hosts, scrapes.refused))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from streamd.broker.traffic import Histogram
+from streamd.operations.figures import Distribution
 
 COUNTER, GAUGE, HISTOGRAM, SUMMARY, UNTYPED = "counter", "gauge", "histogram", "summary", "untyped"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
     """
 
     labels: Labels
-    value: Number | Histogram
+    value: Number | Distribution
 
 
 def escaped(value: str) -> str:
@@ -98,13 +98,13 @@ def bound(value: float) -> str:
 def lines(name: str, samples: Iterable[Sample]) -> Iterator[str]:
     """The lines of a family's values."""
     for labels, value in samples:
-        if isinstance(value, Histogram):
+        if isinstance(value, Distribution):
             yield from _histogram_lines(name, labels, value)
         else:
             yield f"{name}{labelled(labels)} {shown(value)}\n"
 
 
-def _histogram_lines(name: str, labels: Labels, value: Histogram) -> Iterator[str]:
+def _histogram_lines(name: str, labels: Labels, value: Distribution) -> Iterator[str]:
     seen = 0
     for count, most in zip(value.counts, [*map(bound, value.bounds), "+Inf"], strict=True):
         seen += count

@@ -9,15 +9,16 @@ if it was begun after the question; of those who wait there may be MAX_WAITING.
 What fails in one metric, or for one stream, is logged and counted and left out; the rest is told.
 """
 
+import logging
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
-from segments import StorageError
 from streamd.broker.steps import in_turns
 from streamd.metrics.families import SUMMARY, Family, Sample, escaped, lines
 from streamd.metrics.server_metrics import (
@@ -31,7 +32,6 @@ from streamd.metrics.server_metrics import (
     Asked,
     Metric,
 )
-from streamd.metrics.source import NO_PROCESS, Clients, Source
 from streamd.metrics.stream_metrics import (
     BY_NAME,
     COLUMNS,
@@ -47,8 +47,20 @@ from streamd.metrics.stream_metrics import (
     Table,
     standing_matches,
 )
-from streamd.operations.tier_reports import TierStatus, status_of
+from streamd.operations.declaration import Operation
+from streamd.operations.figures import (
+    AllStreams,
+    GetServerFigures,
+    ListExchangeFigures,
+    ListStreamFigures,
+    ServerFigures,
+)
+from streamd.operations.names import Name
 from streamd.patterns import PatternError, compiled, readable
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 MAX_WAITING = 16
 MAX_ANSWER_BYTES = 16 << 20  # packed: 10,000 streams take 1 to 8 MB, as long as their names are
@@ -59,6 +71,7 @@ _NAMES_A_TURN = 500
 # Names are compared for those who have no login: a long one takes some 20 ms at most with so much.
 _PATTERN_MEMORY = 32 << 10
 _UNPACKED_BYTES = 256 << 10
+_WHAT = "collecting metrics"  # in the log and the count of faults
 _GZIP = 31  # as zlib calls it
 
 SCRAPE_SECONDS = Family(
@@ -68,6 +81,17 @@ SCRAPE_SECONDS = Family(
     ("endpoint",),
     (SERVER_GROUP,),
 )
+
+
+class Ask(Protocol):
+    """Asks the engine for an operation."""
+
+    async def __call__(self, operation: Operation[Found], /) -> Found:
+        """The answer.
+
+        Raises:
+            Refused: it cannot be had.
+        """
 
 
 class BadQuery(ValueError):
@@ -189,13 +213,17 @@ class Scrapes:
     """All scrapes of a server.
 
     Args:
-        source: the server.
+        ask: asks the engine for what it has counted.
+        node: the name of the server.
+
+    Attributes:
+        refused: scrapes, and requests and connections of those who scrape, that were refused.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._supervisor = source.broker.supervisor
-        self._process = NO_PROCESS
+    def __init__(self, ask: Ask, node: str) -> None:
+        self._ask, self._node = ask, node
+        self.refused: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
         self._turn = trio.Lock()
         self._num_waiting = 0
         self._asking: Counter[Query] = Counter()
@@ -211,7 +239,7 @@ class Scrapes:
             TooLarge: the answer is too large.
         """
         if self._num_waiting >= MAX_WAITING:
-            self._source.broker.traffic.http_refused["scrapes"] += 1
+            self.refused["scrapes"] += 1
             raise Busy
         asked_at = trio.current_time()
         self._num_waiting += 1
@@ -232,14 +260,11 @@ class Scrapes:
     async def _make(self, query: Query) -> Answer:
         begun_at = trio.current_time()
         page = _Page()
-        try:
-            self._process = await self._source.process()
-        except StorageError as error:  # no thread: what was known is told again
-            self._supervisor.failed("collecting metrics", "process", error)
-        tier = TierStatus()
-        with self._supervisor.guarded("collecting metrics", "tier"):
-            tier = await status_of(self._source.broker.tier)
-        asked = Asked(self._source, self._process, query.endpoint, tier)
+        server = await self._ask(GetServerFigures())
+        asked = Asked(server, self._node, query.endpoint, self._faults, self.refused)
+        if query.endpoint == DETAILED and any(query.wants(m.family.groups) for m in CLUSTER):
+            exchanges = await self._ask(ListExchangeFigures())
+            asked = asked._replace(exchanges=exchanges)
         for metric in IDENTITY:
             self._add_metric(page, metric.family.name, metric, asked)
         for metric in SERVER:
@@ -248,13 +273,13 @@ class Scrapes:
             await trio.lowlevel.checkpoint()
         for metric in CLUSTER if query.endpoint == DETAILED else ():
             if query.wants(metric.family.groups):
-                with self._supervisor.guarded("collecting metrics", metric.family.name):
+                with self._guarded(metric.family.name):
                     found = metric.samples(asked)
                     await self._add_in_turns(page, metric.family.name, metric.family, found)
         if query.wants(SCRAPE_SECONDS.groups):
             self._add(page, SCRAPE_SECONDS.name, SCRAPE_SECONDS, ())
             page.add("".join(self._own_lines()))
-        await self._add_streams(page, query)
+        await self._add_streams(page, query, server)
         self._number[query.endpoint] += 1
         spent = trio.current_time() - begun_at
         self._seconds[query.endpoint] = self._seconds.get(query.endpoint, 0.0) + spent
@@ -262,7 +287,7 @@ class Scrapes:
 
     def _add_metric(self, page: _Page, name: str, metric: Metric, asked: Asked) -> None:
         text = ""
-        with self._supervisor.guarded("collecting metrics", metric.family.name):
+        with self._guarded(metric.family.name):
             text = metric.family.head(name) + "".join(lines(name, metric.samples(asked)))
         page.add(text)
 
@@ -277,7 +302,7 @@ class Scrapes:
 
     # -- streams
 
-    async def _add_streams(self, page: _Page, query: Query) -> None:
+    async def _add_streams(self, page: _Page, query: Query, server: ServerFigures) -> None:
         is_total = query.endpoint == AGGREGATED
         columns = [
             column
@@ -287,17 +312,16 @@ class Scrapes:
         by_name = [] if is_total else [b for b in BY_NAME if query.wants(b[0].groups)]
         if not columns and not by_name:
             return
-        clients = await self._source.clients()
-        table = await self._table(query, clients, columns)
+        found = await self._ask(ListStreamFigures(vhosts=tuple(map(Name, sorted(query.hosts)))))
+        table = await self._table(query, found, columns)
         if query.endpoint != DETAILED:
             alarm = (Sample({}, int(table.is_disk_full)),)
             self._add(page, DISK_ALARM.name, DISK_ALARM, alarm)
             self._add(page, KNOWN.name, KNOWN, (Sample({}, len(table)),))
             self._add(page, WRITTEN.name, WRITTEN, (Sample({}, table.flow.bytes_in),))
         if is_total:
-            traffic = self._source.broker.traffic
             for number, column in enumerate(columns):
-                total = (Sample({}, table.total(number, traffic)),)
+                total = (Sample({}, table.total(number, server)),)
                 self._add(page, column.family.name, column.family, total)
                 await trio.lowlevel.checkpoint()
             return
@@ -305,22 +329,28 @@ class Scrapes:
         chosen = set(zip(table.hosts, table.names, strict=True)) if by_name else ()
         for family, value in by_name:
             samples = (
-                Sample({"vhost": host, "stream": stream, "consumer": name}, value(readers))
-                for (host, stream, name), readers in clients.by_name.items()
-                if (host, stream) in chosen
+                Sample({"vhost": c.vhost, "stream": c.stream, "consumer": c.name}, value(c.readers))
+                for c in found.consumers
+                if (c.vhost, c.stream) in chosen
             )
             await self._add_in_turns(page, query.name(family), family, samples)
 
-    async def _table(self, query: Query, clients: Clients, columns: Sequence[Column]) -> Table:
-        broker, is_chosen = self._source.broker, _Chosen(query)
-        table = Table(clients, columns, broker.traffic.flow_of_the_gone())
-        hosts = broker.virtual_hosts.items()
-        streams = [(name, stream) for name, host in hosts for stream in host.streams()]
-        async for name, stream in in_turns(streams, _STREAMS_A_TURN):
-            with self._supervisor.guarded("collecting metrics", stream.name):
-                if is_chosen(name, stream.name):
-                    table.add(name, stream)
+    async def _table(self, query: Query, found: AllStreams, columns: Sequence[Column]) -> Table:
+        table, is_chosen = Table(columns, found.gone), _Chosen(query)
+        async for stream in in_turns(found.streams, _STREAMS_A_TURN):
+            with self._guarded(stream.name):
+                if is_chosen(stream.name):
+                    table.add(stream)
         return table
+
+    @contextmanager
+    def _guarded(self, subject: str) -> Iterator[None]:
+        """A failure in the block is logged and counted, and goes no further."""
+        try:
+            yield
+        except Exception:
+            self._faults[_WHAT] += 1
+            logger.exception("%s (%s) failed, the rest goes on", _WHAT, subject)
 
     async def _add_table(
         self, page: _Page, query: Query, table: Table, columns: Sequence[Column]
@@ -349,7 +379,7 @@ class Scrapes:
                 page.add("".join(found))
                 await trio.lowlevel.checkpoint()
         if query.wants(MATCHES.groups):
-            matches = (one for at in table.with_selectors for one in standing_matches(*at))
+            matches = (one for stream in table.with_selectors for one in standing_matches(stream))
             await self._add_in_turns(page, MATCHES.name, MATCHES, matches)
 
     async def _add_in_turns(
@@ -366,10 +396,7 @@ class _Chosen:
     """Tells which streams are asked for."""
 
     def __init__(self, query: Query) -> None:
-        self._hosts = query.hosts
         self._pattern = compiled(query.pattern, _PATTERN_MEMORY) if query.pattern else None
 
-    def __call__(self, host: str, stream: str) -> bool:
-        if self._hosts and host not in self._hosts:
-            return False
+    def __call__(self, stream: str) -> bool:
         return self._pattern is None or bool(self._pattern.search(readable(stream)))

@@ -9,17 +9,19 @@ deps/rabbit/src/rabbit_global_counters.erl and
 deps/rabbitmq_stream/include/rabbit_stream_metrics.hrl.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.connections.stream.response_codes import ERROR_NAMES
 from streamd.engine.registry import AMQP091, STREAM_PROTOCOL
 from streamd.metrics.families import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Family, Number, Sample
-from streamd.metrics.source import PROTOCOLS, Process, Source
+from streamd.operations.figures import ExchangeFigures, ProtocolFigures, ServerFigures
 from streamd.operations.tier_reports import Kind, TierState, TierStatus
+from streamd.version import __version__
 
+PROTOCOLS = (STREAM_PROTOCOL, AMQP091)
 STREAM_QUEUE = "rabbit_stream_queue"
 AGGREGATED, PER_OBJECT, DETAILED = "aggregated", "per-object", "detailed"
 OWN_GROUP = "streamd_server"
@@ -29,16 +31,20 @@ class Asked(NamedTuple):
     """What one scrape works on.
 
     Attributes:
-        source: the server.
-        process: as the system sees it.
+        server: what is counted of it.
+        node: its name.
         endpoint: AGGREGATED, PER_OBJECT or DETAILED.
-        tier: how the tier does.
+        faults: failures in making metrics, here.
+        refused: scrapes and connections that were refused here, by why.
+        exchanges: of all virtual hosts, where they are asked for.
     """
 
-    source: Source
-    process: Process
+    server: ServerFigures
+    node: str
     endpoint: str
-    tier: TierStatus = TierStatus()
+    faults: Mapping[str, int]
+    refused: Mapping[str, int]
+    exchanges: Sequence[ExchangeFigures] = ()
 
 
 Values: TypeAlias = Number | Iterable[Sample]
@@ -76,7 +82,7 @@ def _build_info(_asked: Asked) -> Iterator[Sample]:
 
 
 def _identity_info(asked: Asked) -> Iterator[Sample]:
-    node = asked.source.node
+    node = asked.node
     labels = {
         "rabbitmq_node": node,
         "rabbitmq_cluster": node,
@@ -120,8 +126,8 @@ IDENTITY = (
 )
 
 
-def _protocol(asked: Asked, name: str) -> ProtocolTraffic:
-    return asked.source.broker.traffic.protocol(name)
+def _protocol(asked: Asked, name: str) -> ProtocolFigures:
+    return asked.server.protocols[name]
 
 
 def _of_protocols(name: str, kind: str, text: str) -> Metric:
@@ -137,7 +143,7 @@ def _of_protocols(name: str, kind: str, text: str) -> Metric:
     return Metric(Family(f"rabbitmq_global_{name}", kind, text, ("protocol",)), values)
 
 
-def _of_queue_types(name: str, text: str, value: Callable[[str, ProtocolTraffic], int]) -> Metric:
+def _of_queue_types(name: str, text: str, value: Callable[[str, ProtocolFigures], int]) -> Metric:
     def values(asked: Asked) -> Iterator[Sample]:
         for protocol in PROTOCOLS:
             number = value(protocol, _protocol(asked, protocol))
@@ -147,25 +153,25 @@ def _of_queue_types(name: str, text: str, value: Callable[[str, ProtocolTraffic]
     return Metric(family, values)
 
 
-def _never(_protocol: str, _traffic: ProtocolTraffic) -> int:
+def _never(_protocol: str, _traffic: ProtocolFigures) -> int:
     return 0
 
 
-def _delivered(_protocol: str, traffic: ProtocolTraffic) -> int:
+def _delivered(_protocol: str, traffic: ProtocolFigures) -> int:
     return traffic.messages_delivered
 
 
-def _delivered_to_amqp(protocol: str, traffic: ProtocolTraffic) -> int:
+def _delivered_to_amqp(protocol: str, traffic: ProtocolFigures) -> int:
     return traffic.messages_delivered if protocol == AMQP091 else 0
 
 
-def _acknowledged(_protocol: str, traffic: ProtocolTraffic) -> int:
+def _acknowledged(_protocol: str, traffic: ProtocolFigures) -> int:
     return traffic.messages_acknowledged
 
 
 def _stream_error(code: int, name: str) -> Metric:
     def values(asked: Asked) -> Iterator[Sample]:
-        count = _protocol(asked, STREAM_PROTOCOL).errors[code]
+        count = _protocol(asked, STREAM_PROTOCOL).errors.get(code, 0)
         yield Sample({"protocol": STREAM_PROTOCOL}, count)
 
     text = f"Errors that stream clients were told: {name.replace('_', ' ')}"
@@ -174,10 +180,10 @@ def _stream_error(code: int, name: str) -> Metric:
 
 
 def _message_sizes(asked: Asked) -> Iterator[Sample]:
-    yield Sample({"protocol": AMQP091}, asked.source.broker.traffic.message_bytes)
+    yield Sample({"protocol": AMQP091}, asked.server.histograms["message_bytes"])
 
 
-def _login_attempts(name: str, text: str, value: Callable[[ProtocolTraffic], int]) -> Metric:
+def _login_attempts(name: str, text: str, value: Callable[[ProtocolFigures], int]) -> Metric:
     def values(asked: Asked) -> Iterator[Sample]:
         for protocol in (*PROTOCOLS, "http"):
             yield Sample({"protocol": protocol}, value(_protocol(asked, protocol)))
@@ -198,7 +204,7 @@ RABBITMQ = (
         GAUGE,
         "Connections currently open",
         "",
-        lambda a: len(a.source.connections),
+        lambda a: a.server.connections,
     ),
     _one(
         "rabbitmq_channels",
@@ -214,20 +220,20 @@ RABBITMQ = (
         "",
         lambda a: sum(_protocol(a, name).consumers for name in PROTOCOLS),
     ),
-    _one("rabbitmq_queues", GAUGE, "Queues available", "", lambda a: a.source.num_streams()),
+    _one("rabbitmq_queues", GAUGE, "Queues available", "", lambda a: a.server.streams),
     _one(
         "rabbitmq_connections_opened_total",
         COUNTER,
         "Total number of connections opened",
         _CHURN,
-        lambda a: a.source.connections.opened,
+        lambda a: a.server.opened,
     ),
     _one(
         "rabbitmq_connections_closed_total",
         COUNTER,
         "Total number of connections closed or terminated",
         _CHURN,
-        lambda a: a.source.connections.closed,
+        lambda a: a.server.closed,
     ),
     _one(
         "rabbitmq_channels_opened_total",
@@ -248,56 +254,56 @@ RABBITMQ = (
         COUNTER,
         "Total number of queues declared",
         _CHURN,
-        lambda a: a.source.broker.traffic.queues_declared,
+        lambda a: a.server.queues_declared,
     ),
     _one(
         "rabbitmq_queues_created_total",
         COUNTER,
         "Total number of queues created",
         _CHURN,
-        lambda a: a.source.broker.traffic.queues_created,
+        lambda a: a.server.queues_created,
     ),
     _one(
         "rabbitmq_queues_deleted_total",
         COUNTER,
         "Total number of queues deleted",
         _CHURN,
-        lambda a: a.source.broker.traffic.queues_deleted,
+        lambda a: a.server.queues_deleted,
     ),
     _one(
         "rabbitmq_process_open_fds",
         GAUGE,
         "Open file descriptors",
         _COARSE,
-        lambda a: a.process.open_files,
+        lambda a: a.server.process.open_files,
     ),
     _one(
         "rabbitmq_process_resident_memory_bytes",
         GAUGE,
         "Memory used in bytes",
         _COARSE,
-        lambda a: a.process.resident_bytes,
+        lambda a: a.server.process.resident_bytes,
     ),
     _one(
         "rabbitmq_disk_space_available_bytes",
         GAUGE,
         "Disk space available in bytes",
         _COARSE,
-        lambda a: a.process.disk_free,
+        lambda a: a.server.process.disk_free,
     ),
     _one(
         "rabbitmq_process_max_fds",
         GAUGE,
         "Open file descriptors limit",
         _NODE,
-        lambda a: a.process.max_files,
+        lambda a: a.server.process.max_files,
     ),
     _one(
         "rabbitmq_resident_memory_limit_bytes",
         GAUGE,
         "Memory of the machine, or of its container, in bytes: there is no other limit here",
         _NODE,
-        lambda a: a.process.memory_limit,
+        lambda a: a.server.process.memory_limit,
     ),
     _one(
         "rabbitmq_disk_space_available_limit_bytes",
@@ -306,20 +312,20 @@ RABBITMQ = (
         _NODE,
         lambda _: 0,
     ),
-    _one("rabbitmq_erlang_uptime_seconds", GAUGE, "Node uptime", _NODE, lambda a: a.source.uptime),
+    _one("rabbitmq_erlang_uptime_seconds", GAUGE, "Node uptime", _NODE, lambda a: a.server.uptime),
     _one(
         "rabbitmq_io_sync_ops_total",
         COUNTER,
         "Total number of I/O sync operations: flushes of streams to the device",
         _DISK,
-        lambda a: sum(a.source.broker.traffic.flush_seconds.counts),
+        lambda a: sum(a.server.histograms["flush_seconds"].counts),
     ),
     _one(
         "rabbitmq_io_sync_time_seconds_total",
         COUNTER,
         "Total I/O sync time",
         _DISK,
-        lambda a: a.source.broker.traffic.flush_seconds.sum,
+        lambda a: a.server.histograms["flush_seconds"].sum,
     ),
     _login_attempts(
         "rabbitmq_auth_attempts_total",
@@ -437,15 +443,14 @@ RABBITMQ = (
 
 
 def _vhost_status(asked: Asked) -> Iterator[Sample]:
-    for name in list(asked.source.broker.virtual_hosts):
+    for name in asked.server.virtual_hosts:
         yield Sample({"vhost": name}, 1)
 
 
 def _exchanges(asked: Asked, *, counts: bool) -> Iterator[Sample]:
-    for host in list(asked.source.broker.virtual_hosts.values()):
-        for row in host.exchanges.rows():
-            labels = {"vhost": host.name, "exchange": row.name, "type": str(row.type)}
-            yield Sample(labels, len(host.exchanges.bindings_from(row.name)) if counts else 1)
+    for one in asked.exchanges:
+        labels = {"vhost": one.vhost, "exchange": one.name, "type": one.type}
+        yield Sample(labels, one.bindings if counts else 1)
 
 
 CLUSTER = (
@@ -499,15 +504,23 @@ def _counted(
     return Metric(Family(f"streamd_{name}", COUNTER, text, (label,), (OWN_GROUP,)), samples)
 
 
+def _both(*counts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    """Counts of the engine and of this process together."""
+    together: Counter[str] = Counter()
+    for some in counts:
+        together.update(some)
+    return together.items()
+
+
 def _histogram(name: str, text: str) -> Metric:
     def samples(asked: Asked) -> Iterator[Sample]:
-        yield Sample({}, getattr(asked.source.broker.traffic, name))
+        yield Sample({}, asked.server.histograms[name])
 
     return Metric(Family(f"streamd_{name}", HISTOGRAM, text, (), (OWN_GROUP,)), samples)
 
 
-def _own_build_info(asked: Asked) -> Iterator[Sample]:
-    yield Sample({"version": asked.source.version}, 1)
+def _own_build_info(_asked: Asked) -> Iterator[Sample]:
+    yield Sample({"version": __version__}, 1)
 
 
 def _of_tier(
@@ -516,7 +529,7 @@ def _of_tier(
     """A number about the tier; a server without one has none."""
 
     def samples(asked: Asked) -> Iterator[Sample]:
-        found = None if asked.tier.state == TierState.OFF else value(asked.tier)
+        found = None if asked.server.tier.state == TierState.OFF else value(asked.server.tier)
         if found is not None:
             yield Sample({}, found)
 
@@ -559,7 +572,7 @@ TIER = (
         "tier_requests_total",
         "Requests to the store, those that failed as well: get, put, list, delete",
         "kind",
-        lambda a: () if a.tier.state == TierState.OFF else a.tier.requests.items(),
+        lambda a: () if a.server.tier.state == TierState.OFF else a.server.tier.requests.items(),
     ),
     _of_tier("errors_total", COUNTER, "Requests to the store that failed", lambda t: t.errors),
     _of_tier(
@@ -596,39 +609,41 @@ OWN = (
         "background_faults_total",
         "Failures of background tasks that were contained; see the log",
         "task",
-        lambda a: a.source.broker.supervisor.faults.items(),
+        lambda a: _both(a.server.faults, a.faults),
     ),
     _counted(
         "http_refused_total",
         "HTTP requests and connections that were refused: those of foreign pages (browser), for "
         "want of room (connections), scrapes that had to wait for too many others (scrapes)",
         "reason",
-        lambda a: [(r, a.source.broker.traffic.http_refused[r]) for r in REFUSALS],
+        lambda a: _both(dict.fromkeys(REFUSALS, 0), a.server.http_refused, a.refused),
     ),
     _counted(
         "errors_total",
         "Errors that clients of the stream protocol were told, in RabbitMQ's words: the metrics "
         "rabbitmq_global_stream_error_* in one",
         "error",
-        lambda a: [(n, _protocol(a, STREAM_PROTOCOL).errors[c]) for c, n in ERROR_NAMES.items()],
+        lambda a: [
+            (n, _protocol(a, STREAM_PROTOCOL).errors.get(c, 0)) for c, n in ERROR_NAMES.items()
+        ],
     ),
     _own(
         "searches_total",
         COUNTER,
         "Pages of searches for single messages that were begun",
-        lambda a: a.source.broker.searches.num_begun,
+        lambda a: a.server.searches_begun,
     ),
     _own(
         "searches_refused_total",
         COUNTER,
         "Searches that were refused as too many were waiting",
-        lambda a: a.source.broker.searches.num_refused,
+        lambda a: a.server.searches_refused,
     ),
     _own(
         "searches_running",
         GAUGE,
         "Searches that run at the moment",
-        lambda a: a.source.broker.searches.num_open,
+        lambda a: a.server.searches_open,
     ),
     *TIER,
 )

@@ -8,14 +8,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from segments import Log
-from segments.errors import FULL_DISK
-from streamd.broker.streams.log_figures import LogFigures
-from streamd.broker.streams.log_life import StreamState
-from streamd.broker.streams.stream import Stream
-from streamd.broker.traffic import Flow, StreamTraffic, Traffic
 from streamd.metrics.families import COUNTER, GAUGE, UNTYPED, Family, Number, Sample
-from streamd.metrics.source import NOBODY, Clients, ReadersOf
+from streamd.operations.figures import Flow, LogState, Readers, ServerFigures, StreamFigures
 from streamd.operations.names import Name
 
 QUEUE, STREAM = ("vhost", "queue"), ("vhost", "stream")
@@ -30,61 +24,9 @@ _COARSE, _COUNT, _QUEUES, _DELIVERIES, _CONSUMERS = (
 QUEUE_GROUPS = frozenset((_COARSE, _COUNT, _QUEUES))  # that come with queue_info
 
 
-class _LogState(NamedTuple):
-    """What is known of a log, without a look at the disk."""
-
-    messages: int
-    size: int
-    chunks: int
-    segments: int
-    first_ms: int
-    last_ms: int
-    lost: int
-    damage: int
-    key_indexes: int
-
-    @classmethod
-    def of(cls, log: Log) -> "_LogState":
-        segments = log.segments
-        times = (s.first_timestamp_ms for s in segments if s.first_timestamp_ms is not None)
-        return cls(
-            log.gaps.num_between(log.first_offset, log.committed_offset),
-            log.size,
-            log.num_chunks,
-            len(segments),
-            next(times, 0),
-            log.last_timestamp_ms or 0,
-            log.num_lost,
-            sum(len(segment.damage) for segment in log.damaged),
-            len([segment for segment in segments if segment.keys is not None]),
-        )
-
-    @classmethod
-    def known(cls, figures: LogFigures) -> "_LogState":
-        """Of a log that is not open; how many places are damaged is not known then."""
-        return cls(
-            figures.num_messages,
-            figures.size,
-            figures.num_chunks,
-            figures.num_segments,
-            figures.first_timestamp_ms,
-            figures.last_timestamp_ms,
-            figures.num_lost,
-            int(figures.num_lost > 0),
-            0,
-        )
-
-
-class _Row(NamedTuple):
-    """One stream at one moment."""
-
-    log: _LogState
-    traffic: StreamTraffic
-    flow: Flow
-    consumers: ReadersOf
-    publishers: int
-    is_in_trouble: bool
-    is_open: bool
+def _log(stream: StreamFigures) -> LogState:
+    assert stream.log is not None  # noqa: S101 - others are not in the table
+    return stream.log
 
 
 class Column(NamedTuple):
@@ -100,8 +42,8 @@ class Column(NamedTuple):
     """
 
     family: Family
-    value: Callable[[_Row], Number]
-    total: Callable[[Traffic, Flow], int] | None = None
+    value: Callable[[StreamFigures], Number]
+    total: Callable[[ServerFigures, Flow], int] | None = None
     is_highest: bool = False
     has_total: bool = True
     is_float: bool = False
@@ -112,7 +54,7 @@ def _queue(
     kind: str,
     text: str,
     groups: Sequence[str],
-    value: Callable[[_Row], Number],
+    value: Callable[[StreamFigures], Number],
     *,
     is_highest: bool = False,
     has_total: bool = True,
@@ -125,8 +67,8 @@ def _own(
     name: str,
     kind: str,
     text: str,
-    value: Callable[[_Row], Number],
-    total: Callable[[Traffic, Flow], int] | None = None,
+    value: Callable[[StreamFigures], Number],
+    total: Callable[[ServerFigures, Flow], int] | None = None,
     *,
     is_highest: bool = False,
     has_total: bool = True,
@@ -142,7 +84,7 @@ COLUMNS = (
         GAUGE,
         "Messages ready to be delivered to consumers: all that a stream keeps",
         [_COARSE],
-        lambda r: r.log.messages,
+        lambda r: _log(r).messages,
     ),
     _queue(
         "queue_messages_unacked",
@@ -156,7 +98,7 @@ COLUMNS = (
         GAUGE,
         "Sum of ready and unacknowledged messages - total queue depth",
         [_COARSE],
-        lambda r: r.log.messages,
+        lambda r: _log(r).messages,
     ),
     _queue(
         "queue_consumers",
@@ -170,14 +112,14 @@ COLUMNS = (
         GAUGE,
         "Size in bytes of ready and unacknowledged messages, in their chunks",
         [_QUEUES],
-        lambda r: r.log.size,
+        lambda r: _log(r).size,
     ),
     _queue(
         "queue_head_message_timestamp",
         GAUGE,
         "Timestamp of the first message in the queue, if any",
         [_QUEUES],
-        lambda r: r.log.first_ms // 1_000,
+        lambda r: _log(r).first_ms // 1_000,
         has_total=False,
     ),
     _queue(
@@ -185,7 +127,7 @@ COLUMNS = (
         GAUGE,
         "Total number of stream segment files",
         [_QUEUES],
-        lambda r: r.log.segments,
+        lambda r: _log(r).segments,
     ),
     _queue(
         "stream_consumer_max_offset_lag",
@@ -200,7 +142,7 @@ COLUMNS = (
         COUNTER,
         "Total number of messages delivered from a queue to AMQP consumers, which acknowledge them",
         [_DELIVERIES],
-        lambda r: r.traffic.messages_out_amqp,
+        lambda r: r.messages_out_amqp,
         has_total=False,
     ),
     _queue(
@@ -208,7 +150,7 @@ COLUMNS = (
         COUNTER,
         "Total number of messages delivered from a queue to consumers of the stream protocol",
         [_DELIVERIES],
-        lambda r: r.flow.messages_out - r.traffic.messages_out_amqp,
+        lambda r: r.flow.messages_out - r.messages_out_amqp,
         has_total=False,
     ),
     _queue(
@@ -216,18 +158,18 @@ COLUMNS = (
         COUNTER,
         "Total number of messages acknowledged by consumers on a queue",
         [_DELIVERIES],
-        lambda r: r.traffic.messages_acknowledged,
+        lambda r: r.messages_acknowledged,
         has_total=False,
     ),
-    _own("stream_messages", GAUGE, "Messages that are kept", lambda r: r.log.messages),
-    _own("stream_bytes", GAUGE, "Bytes of all segment files", lambda r: r.log.size),
-    _own("stream_segments", GAUGE, "Segments that are kept", lambda r: r.log.segments),
-    _own("stream_chunks", GAUGE, "Chunks that are kept", lambda r: r.log.chunks),
+    _own("stream_messages", GAUGE, "Messages that are kept", lambda r: _log(r).messages),
+    _own("stream_bytes", GAUGE, "Bytes of all segment files", lambda r: _log(r).size),
+    _own("stream_segments", GAUGE, "Segments that are kept", lambda r: _log(r).segments),
+    _own("stream_chunks", GAUGE, "Chunks that are kept", lambda r: _log(r).chunks),
     _own(
         "stream_first_timestamp_seconds",
         GAUGE,
         "When the oldest chunk was written, in seconds since 1970; 0 in an empty stream",
-        lambda r: r.log.first_ms / 1_000,
+        lambda r: _log(r).first_ms / 1_000,
         has_total=False,
         is_float=True,
     ),
@@ -235,7 +177,7 @@ COLUMNS = (
         "stream_last_timestamp_seconds",
         GAUGE,
         "When the newest chunk was written, in seconds since 1970; 0 in an empty stream",
-        lambda r: r.log.last_ms / 1_000,
+        lambda r: _log(r).last_ms / 1_000,
         is_highest=True,
         is_float=True,
     ),
@@ -243,10 +185,10 @@ COLUMNS = (
         "stream_key_indexes",
         GAUGE,
         "Segments whose key index is in memory",
-        lambda r: r.log.key_indexes,
+        lambda r: _log(r).key_indexes,
     ),
-    _own("damage_places", GAUGE, "Damaged places that are known", lambda r: r.log.damage),
-    _own("damaged_messages", GAUGE, "Messages known to be damaged", lambda r: r.log.lost),
+    _own("damage_places", GAUGE, "Damaged places that are known", lambda r: _log(r).damage),
+    _own("damaged_messages", GAUGE, "Messages known to be damaged", lambda r: _log(r).lost),
     _own(
         "stream_in_trouble",
         GAUGE,
@@ -330,8 +272,8 @@ COLUMNS = (
         COUNTER,
         "Chunks that were read for an AMQP consumer, which wanted no message of them; consumers of "
         "the stream protocol look through chunks themselves",
-        lambda r: r.traffic.chunks_in_vain,
-        lambda t, _: t.chunks_in_vain,
+        lambda r: r.chunks_in_vain,
+        lambda server, _: server.chunks_in_vain,
     ),
     _own(
         "unfiltered_chunks_skipped_total",
@@ -364,7 +306,7 @@ QUEUE_INFO = Family(
 )
 QUEUE_INFO_LABELS = 'queue_type="rabbit_stream_queue",membership="leader"'
 
-BY_NAME: tuple[tuple[Family, Callable[[ReadersOf], Number]], ...] = (
+BY_NAME: tuple[tuple[Family, Callable[[Readers], Number]], ...] = (
     (
         Family(
             "streamd_named_consumers",
@@ -422,35 +364,32 @@ MATCHES = Family(
 )
 
 
-def standing_matches(place: tuple[str, str], stream: Stream) -> Iterator[Sample]:
+def standing_matches(stream: StreamFigures) -> Iterator[Sample]:
     """How often the standing selectors of a stream have matched."""
-    for row in stream.standing.rows():
-        labels = {"vhost": place[0], "stream": place[1], "group": row.group}
-        yield Sample(labels, stream.standing.matches[row.token])
+    for group, matches in stream.matches:
+        yield Sample({"vhost": stream.vhost, "stream": stream.name, "group": group}, matches)
 
 
 class Table:
     """All streams of a scrape in columns.
 
     Args:
-        clients: who uses which stream.
         columns: what is wanted of each stream.
-        flow_of_the_gone: what has gone through streams that are deleted.
+        gone: what has gone through streams that are deleted.
 
     Attributes:
         hosts, names: of each stream.
-        with_selectors: streams with standing selectors, and where they are.
+        with_selectors: streams with standing selectors.
         flow: what has gone through all streams that are and were.
         is_disk_full: one of them waits for room on the disk.
     """
 
-    def __init__(self, clients: Clients, columns: Sequence[Column], flow_of_the_gone: Flow) -> None:
+    def __init__(self, columns: Sequence[Column], gone: Flow) -> None:
         self.hosts: list[Name] = []
         self.names: list[Name] = []
-        self.with_selectors: list[tuple[tuple[str, str], Stream]] = []
-        self.flow = flow_of_the_gone
+        self.with_selectors: list[StreamFigures] = []
+        self.flow = gone
         self.is_disk_full = False
-        self._clients = clients
         self._columns = columns
         self._values: list[array[Any]] = [
             array("d" if column.is_float else "q") for column in columns
@@ -459,48 +398,27 @@ class Table:
     def __len__(self) -> int:
         return len(self.names)
 
-    def add(self, host: Name, stream: Stream) -> None:
+    def add(self, stream: StreamFigures) -> None:
         """Take down a stream; one that nobody has looked at since the start is not there yet."""
-        row = self._row(host, stream)
-        if row is None or stream.life.state is StreamState.GONE:
+        self.flow = self.flow.plus(stream.flow)
+        if stream.log is None:
             return
-        values = [column.value(row) for column in self._columns]
-        self.hosts.append(host)
+        values = [column.value(stream) for column in self._columns]
+        self.is_disk_full |= stream.is_disk_full
+        self.hosts.append(stream.vhost)
         self.names.append(stream.name)
         for column, value in zip(self._values, values, strict=True):
             column.append(value)
-        if stream.standing.rows():
-            self.with_selectors.append(((host, stream.name), stream))
-
-    def _row(self, host: Name, stream: Stream) -> _Row | None:
-        flow = stream.traffic.flow()
-        self.flow = self.flow.plus(flow)
-        life, opened = stream.life, stream.life.opened_log
-        if opened is not None:
-            state = _LogState.of(opened.log)
-        elif (figures := life.figures) is not None:
-            state = _LogState.known(figures)
-        else:
-            return None
-        place, alarm = (host, stream.name), stream.alarm
-        self.is_disk_full |= alarm == FULL_DISK
-        return _Row(
-            state,
-            stream.traffic,
-            flow,
-            self._clients.of_stream.get(place, NOBODY),
-            self._clients.publishers.get(place, 0),
-            bool(alarm),
-            life.state is StreamState.OPEN,
-        )
+        if stream.matches:
+            self.with_selectors.append(stream)
 
     def column(self, number: int) -> Sequence[Number]:
         """The values of a column, in the order of the streams."""
         return self._values[number]
 
-    def total(self, number: int, traffic: Traffic) -> Number:
+    def total(self, number: int, server: ServerFigures) -> Number:
         """The value of a column for the server."""
         column, values = self._columns[number], self._values[number]
         if column.total is not None:
-            return column.total(traffic, self.flow)
+            return column.total(server, self.flow)
         return max(values, default=0) if column.is_highest else sum(values)

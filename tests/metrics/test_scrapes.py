@@ -4,6 +4,7 @@ import gzip
 import logging
 import math
 import re
+from functools import partial
 from hashlib import sha256
 
 import httpx
@@ -14,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
+from streamd.engine import DoorCaller
 from streamd.http_api import metrics as paths
 from streamd.metrics import scrape as scrapes_module, server_metrics, stream_metrics
 from streamd.metrics.families import bound, lines
@@ -161,8 +163,8 @@ async def test_with_a_login(tmp_path: pytest.TempPathFactory) -> None:
 
 
 def scrapes_of(server: Harness) -> Scrapes:
-    source = scrapes_module.Source(server.server.broker, server.server.connections, "n", 0.0)
-    return Scrapes(source)
+    door = DoorCaller(server.server.directory, "metrics")
+    return Scrapes(partial(server.server.engine.ask, door), "n")
 
 
 async def test_those_who_wait_for_the_same_share_it(
@@ -170,7 +172,7 @@ async def test_those_who_wait_for_the_same_share_it(
 ) -> None:
     scrapes, made = scrapes_of(server), []
 
-    async def slowly(_: Scrapes, _page: object, query: Query) -> None:
+    async def slowly(_: Scrapes, _page: object, query: Query, _server: object) -> None:
         made.append(query)
         await trio.sleep(1)
 
@@ -195,7 +197,6 @@ async def test_those_who_wait_for_the_same_share_it(
 
 
 async def test_too_many_wait(server: Harness) -> None:
-    metrics = Metrics(server)
     scrapes = scrapes_of(server)
     async with trio.open_nursery() as nursery:
         await scrapes._turn.acquire()
@@ -208,7 +209,7 @@ async def test_too_many_wait(server: Harness) -> None:
     scrapes._turn.release()
     await scrapes.answer(Query("aggregated"))
     assert scrapes._num_waiting == 0
-    assert (await metrics.scrape()).of("streamd_http_refused_total", reason="scrapes") == 1
+    assert scrapes.refused["scrapes"] == 1
 
 
 async def test_who_goes_away_while_waiting_leaves_nothing(server: Harness) -> None:

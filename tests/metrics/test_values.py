@@ -10,9 +10,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.streams import log_writer
-from streamd.metrics import source
-from streamd.metrics.source import Clients
+from streamd.engine import DoorCaller, figures
 from streamd.metrics.stream_metrics import COLUMNS, Table
+from streamd.operations.figures import AllStreams, ListStreamFigures
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState, TierStatus
 from streamd.wire.amqp091 import methods as m
@@ -343,7 +343,7 @@ async def test_latency_is_that_of_each_message(
 async def test_so_many_names_of_consumers_and_no_more(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "MAX_NAMES", 3)
+    monkeypatch.setattr(figures, "MAX_NAMES", 3)
     peer = await server.peer()
     await peer.create("s")
     for n in range(5):
@@ -368,16 +368,30 @@ async def test_totals_are_sums_or_the_highest(server: Harness) -> None:
 
 async def test_a_stream_that_goes_while_a_scrape_comes_to_it(server: Harness) -> None:
     """It is not told, but what has gone through it counts: once."""
-    peer, traffic = await server.peer(), server.server.broker.traffic
+    peer, told = await server.peer(), list[AllStreams]()
     await peer.create("s")
     await peer.declare("s")
     await peer.store([b"m"] * 7)
-    table = Table(Clients(), COLUMNS, traffic.flow_of_the_gone())
-    stream = server.host.find("s")
-    assert await peer.code(c.Delete, "s") == OK
-    table.add(Name("/"), stream)
-    assert len(table) == 0
-    assert table.flow.messages_in == 7
+    for n in range(100):
+        await peer.create(f"before-{n}")  # others have their turn before the scrape comes to s
+    hosts = server.server.broker.virtual_hosts
+    last = server.host.streams()[-1].name
+    await peer.declare(last, publisher_id=2)
+    await peer.store([b"m"] * 5, publisher_id=2)
+
+    async def ask() -> None:
+        door = DoorCaller(server.server.directory, "metrics")
+        told.append(await server.server.engine.ask(door, ListStreamFigures()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.lowlevel.checkpoint()
+        await hosts[Name("/")].delete(last, lambda: None)
+    table = Table(COLUMNS, told[0].gone)
+    for stream in told[0].streams:
+        table.add(stream)
+    assert table.flow.messages_in == 12
+    assert len(table) == len(told[0].streams) - (last in [s.name for s in told[0].streams])
 
 
 async def test_the_tier(server: Harness) -> None:

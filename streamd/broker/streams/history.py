@@ -17,7 +17,8 @@ import trio
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream
-from streamd.broker.traffic import NOTHING, Flow, Traffic
+from streamd.broker.traffic import NOTHING, Traffic
+from streamd.operations.figures import Flow
 
 INTERVAL_SECONDS = 5
 STREAM_INTERVAL_SECONDS = 20
