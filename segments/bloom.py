@@ -151,7 +151,6 @@ class ChunkMatcher:
 
     Attributes:
         values: see above, empty for any.
-        match_unfiltered, since, properties: see above.
         clauses: what a chunk has to hold, all of it.
         keys: those of the clause with the fewest.
         other_keys: those of each other clause.

@@ -18,7 +18,6 @@ class EncodedChunk(NamedTuple):
     """A chunk ready to be written.
 
     Attributes:
-        header: its header.
         parts: the bytes in file order.
         size: how many those are.
         keys: its filter values as trailers have them, an empty one for messages without.

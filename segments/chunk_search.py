@@ -61,11 +61,6 @@ def first_chunk_at_or_after(
 ) -> Place | None:
     """The first chunk whose timestamp is at least `timestamp_ms`.
 
-    Args:
-        segment: the segment.
-        timestamp_ms: the time.
-        walks: see `chunk_holding`.
-
     Raises:
         FormatError: see `chunk_holding`.
         StorageError: the system refused to read.
@@ -269,8 +264,6 @@ class _Records:
     """The records of an index, compared with their chunks where an answer rests on them.
 
     Args:
-        segment: whose index it is.
-        index: the index.
         file: the segment's file; None for an index that needs not be compared with it.
     """
 

@@ -22,10 +22,6 @@ _MAX_BYTES = 16 << 20
 class FilterDemand:
     """The record of one stream.
 
-    Args:
-        disk: where its folder is.
-        folder: the stream's folder.
-
     Attributes:
         counts: subscriptions by filter value.
     """

@@ -162,7 +162,6 @@ class Shape(NamedTuple):
     """What a filter file has to fit.
 
     Attributes:
-        size, base_offset, num_chunks: of its segment.
         content_crc: of what the segment holds, see layout.FILTER_INDEX.
     """
 
@@ -187,12 +186,7 @@ def content_crc(raw: bytes) -> int:
 class FilterFile:
     """The index of a sealed segment, from its filter file.
 
-    Args:
-        raw: the file's content.
-        shape: of the segment.
-
     Attributes:
-        positions, chunk_ids, bare, uncertain: as of a FilterIndex.
         num_bytes: that it takes.
 
     Raises:
@@ -264,11 +258,6 @@ def matching(index: Index, matcher: ChunkMatcher, chunks: range) -> list[int]:
     """Those of some chunks that may match, in order.
 
     It takes as long as those chunks have postings of what is asked for, whatever follows them.
-
-    Args:
-        index: of the segment.
-        matcher: what is asked for.
-        chunks: see `chunks_at_once`.
     """
     found = set(chunks)
     for clause in matcher.clauses:

@@ -38,7 +38,6 @@ class Flush:
         checkpoint: to be written afterwards, None for none.
         indexes: paths of index files that the checkpoint is about.
         num_held: groups of chunks that may be shown to readers afterwards.
-        newest: the writer of the newest segment.
         newest_size: bytes of that segment that are synced.
         is_partial: the newest segment was left out.
         fault: why the checkpoint could not be written, or a journal that has grown large could
@@ -162,8 +161,6 @@ class FlushState:
     """What of a log may not be on the device yet; see above.
 
     Args:
-        writer: of the newest segment.
-        plan: what was found on opening.
         epoch: of what is appended from now on.
 
     Attributes:

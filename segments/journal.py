@@ -35,8 +35,6 @@ class Rewrite:
     """A fresh journal to replace one; `run` may take its time in a thread.
 
     Attributes:
-        content: of the new file.
-        record: the snapshot in it.
         file: the new file under the journal's name; None until `run` has made it.
         refusal: why it could not be made for now; then the old journal stays.
     """

@@ -111,7 +111,6 @@ class Log:
     """A stream's log, open for appending and reading. Made by `Log.open`.
 
     Attributes:
-        folder: where its files are.
         policy: its limits; may be replaced, with effect from the next chunk on.
         commits_on_flush: readers see what is appended when it is flushed.
         segments: that readers may read, oldest first; the last one grows.
@@ -119,8 +118,6 @@ class Log:
         epoch: the writer's generation: of the server, or one more than the newest chunk that was
             found; never less than that one's.
         tracking: publisher sequences of what readers may read, and stored offsets.
-        filter_demand: which filter values consumers ask for.
-        report: what opening it found.
         is_closed: nothing is written into its folder any more.
         gaps: offsets in it that no message has.
         next_offset: that the next record will get, after all that is appended.

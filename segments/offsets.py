@@ -18,7 +18,6 @@ class OffsetSpec(NamedTuple):
     """An offset specification.
 
     Attributes:
-        start: its kind.
         value: the offset, or the time in ms since 1970; 0 for the other kinds.
     """
 

@@ -106,7 +106,6 @@ class Reader:
     """Reads a log from a position on.
 
     Args:
-        log: the log.
         start: where to begin, from `Log.find`.
         matcher: which chunks to hand out, None for all.
 

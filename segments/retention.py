@@ -24,7 +24,6 @@ class Removal(NamedTuple):
     There may be thousands of them, so it can be done in parts, with other work between them.
 
     Attributes:
-        disk, folder: where they are.
         segments: to be removed; each leaves the list when its files are gone.
         checkpoint: says that they are removed, so that none is reported missing or comes back.
     """

@@ -117,7 +117,6 @@ class Segment:
         is_indexable: False once making `filters` has failed.
         index_requested: `filters` have been asked for.
         keys: which chunks may hold which keys, None while that is not known; see `keys.keys_of`.
-        key_state: of the file that says so.
         key_fault: what was wrong with that, until somebody has said so.
         stored: what a store has of it; None where it has nothing.
         cold: what the disk has of it, which is not all; None while it has its file.
@@ -414,7 +413,6 @@ class Appended(NamedTuple):
 
     Attributes:
         writer: that appended them.
-        chunks: what was appended.
         positions: for each chunk where it stands in the segment file.
         size: of the segment file with them, in bytes.
     """
@@ -432,7 +430,6 @@ class SegmentWriter:
     and every further append is refused.
 
     Attributes:
-        segment: as readers see it.
         failed: why nothing can be appended any more.
         start_size, start_chunks: bytes and chunks that the segment had when writing began.
         size, num_chunks, next_offset: of the segment with everything that was appended.

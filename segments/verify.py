@@ -23,9 +23,7 @@ class Finding(NamedTuple):
     """Something that is not as it should be.
 
     Attributes:
-        path: the file.
         position: byte position in it; 0 where the whole file is meant.
-        reason: what is wrong.
     """
 
     path: str

@@ -81,10 +81,6 @@ def _refusal(path: str) -> StorageError:
 class View:
     """See above: a Disk with one folder, from which can be read; a context manager.
 
-    Args:
-        disk: where the folder is.
-        folder: of the stream.
-
     Raises:
         StorageError: the system refused, or files came and went all the time.
     """

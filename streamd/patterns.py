@@ -50,7 +50,6 @@ class _WithLookahead(NamedTuple):
 
     Attributes:
         looks: what is to begin where the name does, or not to.
-        rest: what does as well.
     """
 
     looks: list[tuple[bool, Any]]

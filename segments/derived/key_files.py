@@ -37,9 +37,7 @@ class KeyJob(NamedTuple):
     """A table that is to be made.
 
     Attributes:
-        folder, base_offset: of the segment.
         end: the table is to know what lies before this.
-        properties: whose values are keys.
         tables: where those begin in the file that become part of it.
         start: where the chunks begin that none of those knows.
         position: where in the file it is to stand, in bytes; 0 for a new file, in the place of the

@@ -57,9 +57,6 @@ class KeyExtractor:
     def prints(self, data: bytes) -> set[int] | None:
         """The prints of all keys in a chunk.
 
-        Args:
-            data: its data section.
-
         Returns:
             None where they are not known, so that it may have any.
         """

@@ -24,7 +24,6 @@ class Place(NamedTuple):
     Attributes:
         num_chunks: before it.
         position: of the next chunk, in bytes.
-        offset: of the next message.
     """
 
     num_chunks: int
@@ -36,16 +35,13 @@ class KeyIndex:
     """An index as it is at one time.
 
     Args:
-        disk: where the file is.
         path: of the file, which is opened for each question.
         tables: in it, each begins where the one before ends.
         end: what they know lies before this.
         is_final: they are of a sealed segment, and know all of it.
 
     Attributes:
-        properties: whose values are keys.
         num_chunks: chunks from this ordinal on are not in it.
-        path, tables, end, is_final: see above.
         fault: why it cannot be asked any more; empty as long as it can.
     """
 

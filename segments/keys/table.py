@@ -60,12 +60,9 @@ class TableHead(NamedTuple):
 
     Attributes:
         size: bytes of the segment up to the end of the last chunk.
-        base_offset: of the segment.
         first_chunk, end_chunk: it has the keys of the chunks from one ordinal up to the other.
         content_crc: of what the segment holds, see filter_files.shape_of; 0 for a part of one.
         num_uncertain: chunks that may have any keys.
-        num_pairs: of a print and a chunk.
-        properties: whose values are keys.
     """
 
     size: int
@@ -105,7 +102,6 @@ class KeyTable:
         position: where it begins, in bytes.
 
     Attributes:
-        head: what it is of.
         position, end: where it begins and ends in the file.
 
     Raises:

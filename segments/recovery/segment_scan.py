@@ -84,8 +84,6 @@ class SegmentScanner:
     """Examines one segment: fills in its Segment, and collects its index as it should be.
 
     Attributes:
-        segment: as it will be.
-        epoch: the highest in it.
         is_end: what was found after it does not follow it.
     """
 

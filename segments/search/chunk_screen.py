@@ -15,12 +15,8 @@ from segments.selector.pushdown import MAX_VALUES, is_spelled
 class ChunkTest:
     """Rules chunks out by their filters.
 
-    Args:
-        request: what is wanted.
-
     Attributes:
         is_empty: no message of the stream can be wanted.
-        matchers: a chunk has to match each.
     """
 
     def __init__(self, request: SearchRequest) -> None:

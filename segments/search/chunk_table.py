@@ -78,12 +78,9 @@ class ChunkTable:
     """Positions and offsets of the chunks of a segment.
 
     Args:
-        segment: whose.
-        positions, chunk_ids: of each chunk.
         is_certain: they are right, and none is missing but for damage.
 
     Attributes:
-        positions, chunk_ids, is_certain: see above.
         num_chunks: how many there are at the moment.
         is_sparse: what follows a chunk may be damage, or not known.
     """

@@ -29,7 +29,6 @@ class MessageTest:
     """Tells which messages are wanted.
 
     Args:
-        request: what is wanted.
         now_ms: the time, for selectors that ask for it.
 
     Attributes:

@@ -38,7 +38,6 @@ class Missing(NamedTuple):
     False, when there is no time for that, ends the page.
 
     Attributes:
-        error: what is needed.
         requests: that bring it, and what will be needed soon.
         is_more: what was fetched before is still needed.
     """
@@ -60,7 +59,6 @@ class FoundMessage(NamedTuple):
     """A message that was found.
 
     Attributes:
-        offset: of it.
         timestamp_ms: when its chunk was written.
         raw: its bytes.
         chunk: offset of the first message of its chunk.
@@ -99,7 +97,6 @@ class LookedAt:
         messages_lost: of those, as far as is known, and of damage known before.
         messages_screened: ruled out by their bytes.
         messages_tested: one by one.
-        bytes_read: from segment files.
     """
 
     segments: int = 0
@@ -126,7 +123,6 @@ class Page(NamedTuple):
         messages: in the order in which they are wanted.
         cut: why there may be more; None when this is all.
         after: the token to go on with, empty when this is all.
-        looked_at: see LookedAt.
         left: offsets that were not searched.
         end: offset behind the last message that all pages together are about.
     """

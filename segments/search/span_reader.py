@@ -42,9 +42,6 @@ class SpanReader:
     """Reads chunks of a segment, several at once where they are small.
 
     Args:
-        segment: whose.
-        file: its file.
-        table: where its chunks are.
         looked_at: is counted up.
     """
 

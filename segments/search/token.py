@@ -27,12 +27,9 @@ class Token(NamedTuple):
     """How far a search has come.
 
     Attributes:
-        stream: tells streams apart.
-        request: its fingerprint.
         end: offset before which it ends, or from which it went back.
         position: offset of the next message, or going back the one behind it.
         chunk: offset of the newest chunk of the search, or NO_CHUNK where it cannot be read.
-        chunk_check: of that chunk.
         done: keys whose newest message was found, a bit each.
     """
 

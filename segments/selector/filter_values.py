@@ -115,9 +115,7 @@ class WantedValues:
     """A reader's test of messages by their filter values.
 
     Args:
-        values: what is wanted.
         match_unfiltered: and messages without a value.
-        numbers: what numbers are on this stream.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ class Token(NamedTuple):
 
     Attributes:
         kind: int, float, text, binary, name, bracket, symbol or end.
-        text: as it is written.
         value: what a literal stands for, what a bracket holds.
         start, end: its characters in the selector; `end` is exclusive.
     """

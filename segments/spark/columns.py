@@ -160,7 +160,6 @@ class Decoder:
     """Makes Arrow batches of the messages of a stream.
 
     Args:
-        stream: its name.
         columns: what the batches have, in order.
     """
 
@@ -333,12 +332,7 @@ class _Batch:
         )
 
     def _usual(self, prop: Property, kind: str) -> tuple[pa.Array, Mask]:
-        """A property's values of one type, and which messages have to be read one by one.
-
-        Args:
-            prop: the property.
-            kind: see `as_column`.
-        """
+        """A property's values of one type, and which messages have to be read one by one."""
         odd = self._entries.odd | self._sections.odd
         arrow_type = _TYPES.get(kind, pa.string())
         missing = pa.nulls(len(odd), arrow_type)

@@ -30,11 +30,7 @@ class MessageBlock(NamedTuple):
 
     Attributes:
         buffer: holds their bytes, with PADDING more behind them.
-        starts, ends: of each message in it.
         chunks: the number, counted from 0, of each message's chunk.
-        offsets: of each message.
-        headers: of the chunks.
-        trailers: of the chunks.
     """
 
     buffer: Bytes

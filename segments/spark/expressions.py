@@ -35,8 +35,6 @@ class Operand(NamedTuple):
     """A value in an expression.
 
     Attributes:
-        column: the value.
-        kind: its type.
         is_fixed: it is written in the selector.
         literal: what it is, where it is fixed.
     """
@@ -51,7 +49,6 @@ class Translator:
     """Makes expressions of nodes.
 
     Args:
-        operands: the column of each property.
         is_union: the Union's rules hold, else RabbitMQ's.
     """
 

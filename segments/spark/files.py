@@ -30,7 +30,6 @@ class Window(Protocol):
     """A part of a segment, of which only what is asked for is read.
 
     Attributes:
-        start: its position in the segment.
         content: its bytes, those that were not loaded are anything.
     """
 
@@ -47,11 +46,7 @@ class Window(Protocol):
 
 
 class SegmentFile(Protocol):
-    """A segment's file; can be pickled, and has nothing secret in its repr.
-
-    Attributes:
-        path: what errors call it.
-    """
+    """A segment's file; can be pickled, and has nothing secret in its repr."""
 
     @property
     def path(self) -> str: ...  # noqa: D102 - see above

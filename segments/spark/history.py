@@ -33,7 +33,6 @@ class History(NamedTuple):
 
     Attributes:
         ordinals: place of each chunk in the stream, from 0.
-        records, data_bytes, filter_sizes: of each chunk.
         chunks: of each entry, the place of its chunk in this history; ascending.
         values: of each entry, the place of its filter value in `names`.
         counts: of each entry, how many messages of the chunk have the value.

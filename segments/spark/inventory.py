@@ -66,10 +66,8 @@ class Gap(NamedTuple):
     """A part of a segment that cannot be read.
 
     Attributes:
-        path: the segment file.
         position, end: in bytes; the end is not part of it.
         first_offset, next_offset: the offsets that are lost with it; equal when none is.
-        reason: what is wrong there.
     """
 
     path: str
@@ -88,14 +86,11 @@ class Listing(NamedTuple):
     """The chunks of one segment, in order.
 
     Attributes:
-        file: the segment's.
-        base_offset: of the segment.
         positions, sizes: where each chunk begins, and its bytes.
         chunk_ids, chunk_ends: the offset of each chunk's first message, and that after its last.
         timestamps: of each chunk, in ms since 1970.
         is_user: which chunks hold messages of users.
         screen: says which chunks may have a filter value.
-        gaps: what cannot be read.
         next_offset: the offset after the last chunk or gap.
     """
 
@@ -116,7 +111,6 @@ class Stream(Protocol):
     """A stream, wherever it is.
 
     Attributes:
-        name: its name.
         path: where it is, as errors say it.
         life: from its creation to its deletion, see segments/marks.py; empty where it is not known.
     """

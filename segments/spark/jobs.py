@@ -55,16 +55,12 @@ class Census:
     """What a history holds.
 
     Attributes:
-        chunks: in all.
-        messages: in all.
-        data_bytes: in all.
         distinct: by the number of different filter values in a chunk, how many chunks there are
             and their bytes.
         frequencies: messages by filter value: the most frequent ones, and some others, each of
             which represents its share of all others.
         num_values: how many different filter values there are, those of further filter properties
             included.
-        properties: what each filter property costs.
     """
 
     chunks: int

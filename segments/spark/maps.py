@@ -35,10 +35,6 @@ class MapEntries(NamedTuple):
     Attributes:
         counts: entries of each message's map; 0 where it has none, or is odd.
         odd: messages whose map has something unusual.
-        rows: the message of each entry.
-        key_starts, key_ends: of each entry's key.
-        codes: the type of each entry's value.
-        starts, ends: of each entry's value.
     """
 
     counts: Numbers

@@ -66,7 +66,6 @@ class _Alike(NamedTuple):
         rows: their numbers; a slice of all.
         at: where the next section of each begins.
         limits: where each ends.
-        seen: the sections that were passed.
     """
 
     rows: Numbers | slice

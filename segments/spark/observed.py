@@ -18,8 +18,6 @@ class Observed(NamedTuple):
     """What was found.
 
     Attributes:
-        chunks: with a filter.
-        messages: in them.
         false_positive_rate: share of the looks at chunks without the wanted value that deliver.
         stored_bytes: filters, headers, trailers and indexes.
         delivered_bytes: of the messages of chunks that readers get.

@@ -43,7 +43,6 @@ class Options:
     Attributes:
         paths: of the streams' folders, of folders of streams, or of streams in object stores.
         endpoint: URL of the server of an object store, empty for what the environment says.
-        start_offset, end_offset, start_ms, end_ms: see plan.ChunkCriteria.
         filter_values: None for chunks with any.
         match_unfiltered: take chunks with messages without a filter value as well.
         tags, sql, dialect: picks messages.

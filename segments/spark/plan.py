@@ -69,8 +69,6 @@ class Piece(NamedTuple):
     """What one task reads: some chunks of one segment, or a gap.
 
     Attributes:
-        stream: its name.
-        file: the segment's.
         positions, chunk_ids, sizes: of the chunks; sizes in bytes.
         gap: instead of chunks, something that cannot be read.
     """
@@ -97,13 +95,7 @@ class Piece(NamedTuple):
 
 
 def pieces(name: str, listings: Iterable[Listing], wanted: ChunkCriteria) -> Iterator[Piece]:
-    """What is wanted of a stream: all of a segment in one piece, and what cannot be read.
-
-    Args:
-        name: of the stream.
-        listings: of its segments.
-        wanted: which chunks.
-    """
+    """What is wanted of a stream: all of a segment in one piece, and what cannot be read."""
     for listing in listings:
         keep = np.flatnonzero(wanted.chunks(listing))
         if len(keep):

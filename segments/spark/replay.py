@@ -47,7 +47,6 @@ class Row(NamedTuple):
         is_newer: the chunks belong to the newer part of the history.
         chunks: how many there are.
         header_bytes: what they take up beside their messages and filters.
-        data_bytes: of their messages.
         negatives: readers' looks at chunks that do not hold what they want.
         positives: of these, how many chunks were delivered all the same.
         expected: the same, by formula.
@@ -135,7 +134,6 @@ class Replay:
     """Tries candidates on histories.
 
     Args:
-        workload: what is subscribed to.
         newer_from: chunks from this ordinal on are the newer part.
     """
 

@@ -41,13 +41,7 @@ def by_index(index: FilterFile) -> Screen:
 
 
 def by_filters(file: SegmentFile, positions: Numbers, headers: Headers) -> Screen:
-    """The test by the chunks' own filters; as `ChunkMatcher.matches` and the header check say.
-
-    Args:
-        file: the segment's.
-        positions: of all its chunks.
-        headers: of all its chunks.
-    """
+    """The test by the chunks' own filters; as `ChunkMatcher.matches` and the header check say."""
 
     def screen(rows: Numbers, matcher: ChunkMatcher) -> Mask:
         try:

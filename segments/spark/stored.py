@@ -113,12 +113,7 @@ def _parts(path: str) -> tuple[str, str, str]:
 
 
 class StoredStream:
-    """A stream of which there is a manifest; see inventory.Stream.
-
-    Args:
-        place: of the store.
-        manifest: of the stream.
-    """
+    """A stream of which there is a manifest; see inventory.Stream."""
 
     def __init__(self, place: StorePlace, manifest: Manifest) -> None:
         self._place = place
@@ -278,8 +273,6 @@ class StoredFile:
     """A segment in a store; see files.SegmentFile.
 
     Attributes:
-        place: of the store.
-        key: of the object.
         size: of it, in bytes.
     """
 

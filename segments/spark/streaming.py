@@ -43,7 +43,6 @@ class _Position(NamedTuple):
     """How far a query has come.
 
     Attributes:
-        offset: of the next message.
         life: of the stream; empty where it is not known, which may be any.
     """
 
@@ -65,12 +64,7 @@ class _Position(NamedTuple):
 
 
 class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches of one stream; lives as long as the query.
-
-    Args:
-        options: of the source.
-        wanted_columns: of the batches.
-    """
+    """Plans micro-batches of one stream; lives as long as the query."""
 
     def __init__(self, options: Options, wanted_columns: tuple[Column, ...]) -> None:
         self._columns = wanted_columns

@@ -23,7 +23,6 @@ class Address(NamedTuple):
     """Where a store is.
 
     Attributes:
-        scheme: one of SCHEMES.
         bucket: or the container; empty of a folder.
         prefix: of all keys, without slashes around it; of a folder its absolute path.
         endpoint: URL of a server other than the provider's; empty for that one.

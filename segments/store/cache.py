@@ -48,7 +48,6 @@ class ColdError(SegmentsError):
     """What is to be read has to be fetched first; then it can be read again.
 
     Attributes:
-        cached: the cold segment.
         wanted: bytes of it that have to be there at the same time, some of which are not.
         suffix: that of the file beside it that is missing; empty when it is the segment itself.
     """
@@ -104,14 +103,10 @@ class CachedSegment:
 
     Args:
         cache: owns it.
-        stream: whose segment it is.
-        stored: what the store has.
         folder: of the stream, with the files that are beside the segment.
         name: of its file, which no other one has.
 
     Attributes:
-        stream, stored, folder: see above.
-        name: of its file.
         is_gone: its objects are not in the store any more.
     """
 
@@ -408,10 +403,8 @@ class TierCache:
     Args:
         folder: of the cache; what is in it goes. Made when something is put into it.
         max_bytes: that may be there. While more are pinned, more are there.
-        disk: where the folder is.
 
     Attributes:
-        max_bytes: see above.
         num_bytes: that are there.
         lock: guards what is known of the pieces.
     """

@@ -55,8 +55,6 @@ class Cluster:
 
     Attributes:
         revision: grows with each change, from 1.
-        epoch: of the server that writes.
-        writer: its identity.
         start: of its process; two that run on copies of one data folder have one identity.
         catalog: the newest copy of its catalog; None before the first.
         since: manifests of earlier epochs do not count.

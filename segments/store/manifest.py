@@ -45,7 +45,6 @@ class StoredSegment:
         base_offset, next_offset: of its first message, and behind its last.
         num_chunks: records of its index.
         first_timestamp_ms, last_timestamp_ms, last_chunk_id: of its chunks; None without any.
-        epoch, uid: of the objects' names.
         files: what is stored, by suffix; `.segment` and `.index` always are.
         damage: ranges of it that cannot be read.
     """
@@ -114,15 +113,12 @@ class Manifest:
     """What a store has of a stream.
 
     Attributes:
-        stream: whose it is.
         revision: grows with each change, from 1.
-        epoch, writer: of the server that wrote it.
         next_offset: behind the last stored message.
         goes_on: behind all that machines which are lost may have given out, after a restore: what
             comes after the segments of then begins there, or later; 0 before the first restore.
         segments: oldest first. Offsets between two of them were lost.
         arguments: the stream was declared with, and settings that were changed, as in the catalog.
-        settings: see above.
         tracking: None while there is nothing to know.
         marked: since which offset its chunks have the token of a standing selector, if they need
             it, by token in hexadecimal digits.

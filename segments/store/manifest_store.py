@@ -100,10 +100,6 @@ def still_names(store: ObjectStore, known: Manifest, segment: StoredSegment) -> 
 def newest(store: ObjectStore, known: Manifest) -> Manifest:
     """The manifest of a stream as it is in the store now.
 
-    Args:
-        store: the store.
-        known: the newest one that is known.
-
     Raises:
         TierError: the store did not answer, has none, or an older one. It is another store then,
             or not all of it is there, and what is missing may come back: ask again.

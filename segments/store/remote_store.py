@@ -75,9 +75,6 @@ _ERRORS = (exceptions.BaseError, FileNotFoundError, NotImplementedError, ValueEr
 class RemoteStore:
     """A bucket or container; see ObjectStore. Safe for threads.
 
-    Args:
-        address: where it is.
-
     Raises:
         DeniedError: the environment lacks something, or has something that is wrong.
     """

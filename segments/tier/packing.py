@@ -43,9 +43,7 @@ class Packed(NamedTuple):
     """A segment that can be stored.
 
     Attributes:
-        stored: what the manifest says of it.
         contents: of the files that are small, by suffix.
-        paths: of the others.
         tracking: what is known of publishers as of its end.
     """
 

@@ -43,7 +43,6 @@ class Request(NamedTuple):
     """Something to fetch.
 
     Attributes:
-        cached: of which cold segment.
         where: whole chunks of it.
         suffix: of the file beside it; empty for the segment itself.
     """
@@ -100,7 +99,6 @@ class ReadAhead:
     """What to fetch for a reader.
 
     Args:
-        log: what it reads.
         matcher: which chunks it wants; None for all.
     """
 

@@ -13,12 +13,7 @@ _EVERYTHING = (".*", ".*", ".*")
 
 
 class Administration:
-    """Virtual hosts and permissions in them.
-
-    Args:
-        broker: the virtual hosts.
-        directory: the users and their permissions.
-    """
+    """Virtual hosts and permissions in them."""
 
     def __init__(self, broker: Broker, directory: UserDirectory) -> None:
         self._broker = broker
@@ -26,11 +21,6 @@ class Administration:
 
     async def add_virtual_host(self, name: Name, owner: Name, check: Check = permitted) -> bool:
         """Add a virtual host unless it exists; its owner gets all rights in it.
-
-        Args:
-            name: of the virtual host.
-            owner: a user.
-            check: see CatalogWriter.turn.
 
         Returns:
             Whether it is new.

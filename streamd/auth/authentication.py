@@ -25,7 +25,6 @@ class Peer(NamedTuple):
     """What the transport knows of the other end.
 
     Attributes:
-        host: its address.
         is_local: it is on this machine.
         certificate_user: the name in its verified certificate; None without one.
     """
@@ -78,8 +77,6 @@ class Authenticator:
 
     Args:
         config: names the user for ANONYMOUS.
-        broker: the virtual hosts.
-        directory: the users.
         peer: the other end.
     """
 

@@ -44,7 +44,6 @@ class Account:
     password, too. Another user of the same name, created later, is another account.
 
     Attributes:
-        name: of the user.
         ended: why it counts no more, one sentence; empty while it does.
     """
 

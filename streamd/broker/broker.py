@@ -57,11 +57,9 @@ class Broker:
     Args:
         data: the folder; exists.
         catalog: changes the catalog of that folder; closed with the broker.
-        nursery: runs background tasks.
         now_ms: the wall clock.
         max_streams: limit on the streams in all virtual hosts together.
         flusher: flushes what streams write; by default the system does, when it likes.
-        max_open_logs: see LogKeeper.
         has_tier: sealed segments go to a tier.
         identity: who this server is; None where nobody asks.
         follower: makes the folders of streams, where another server writes them.
@@ -71,14 +69,11 @@ class Broker:
     Attributes:
         virtual_hosts: by name.
         now_ms: the wall clock.
-        data: the folder.
         has_looked: each stream has been opened since the start, or could not be.
         catalog: changes the catalog.
         rounds: streams write at the end of each.
         poller: waits for connections; None on systems without one.
         supervisor: runs background tasks, and counts their faults.
-        searches: for single messages.
-        traffic: counts what goes through the server.
         history: the same over the last hour.
         tier: what the tier tells of itself; None without one.
         fetcher: fetches what is read of cold segments, once it knows a store.

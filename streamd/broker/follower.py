@@ -115,7 +115,6 @@ class _Followed:
     Attributes:
         folders: of all of its lives, that created last first.
         manifest: None where all are deleted, or nothing could be read.
-        etag: of the manifest.
         fault: why the manifest cannot be used.
         looked_ms: when the store answered last, in ms since 1970.
         pause: seconds between two looks, while nothing changes.
@@ -160,9 +159,6 @@ class Follower:
     """Follows the server that writes; see the module.
 
     Args:
-        data: the data folder.
-        store: the store.
-        url: of it.
         now_ms: the wall clock.
     """
 

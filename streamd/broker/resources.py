@@ -18,12 +18,7 @@ from streamd.operations.names import Name
 
 
 class StreamQuota:
-    """How many streams there are in all virtual hosts, and the limit on that.
-
-    Args:
-        limit: the setting max_streams.
-
-    """
+    """How many streams there are in all virtual hosts, and the limit on that."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -66,9 +61,7 @@ class ServerResources(NamedTuple):
     """What all virtual hosts of a server have in common.
 
     Attributes:
-        data: the data folder.
         catalog: changes the catalog of that folder.
-        supervisor: runs background tasks.
         keeper: closes logs that nobody needs.
         now_ms: the wall clock.
         indexer: builds the filter indexes of segments.
@@ -76,7 +69,6 @@ class ServerResources(NamedTuple):
         flusher: flushes what streams write.
         rounds: streams write at the end of each.
         quota: limits the number of streams.
-        traffic: counts what goes through the server.
         follower: makes the folders of streams that another server writes; None where this one does.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         has_tier: sealed segments go to a tier.

@@ -91,7 +91,6 @@ class Asked(NamedTuple):
     """A search as it was asked for.
 
     Attributes:
-        request: which messages.
         after: the token to go on with; empty at the beginning.
     """
 
@@ -108,7 +107,6 @@ class Searches:
 
     Args:
         now_ms: the wall clock.
-        rounds: of the server.
 
     Attributes:
         num_begun, num_refused: since the start; each page of a search counts.
@@ -279,7 +277,6 @@ class _Pace:
     """Lets others have their turn after each step of a search, and the search rest now and then.
 
     Args:
-        search: the search.
         rounds: there are more of them while messages are published and consumed.
     """
 
@@ -307,7 +304,6 @@ class _Missing:
     """Fetches what a search needs of cold segments.
 
     Args:
-        stream: where.
         search: that it is for.
         ends_at: when the page should end.
     """

@@ -25,9 +25,6 @@ _RUNS_WELL = 60.0  # seconds after which the pauses begin again
 class Supervisor:
     """Starts tasks and keeps them running.
 
-    Args:
-        nursery: in which they run.
-
     Attributes:
         faults: how often a task has failed, by its kind.
     """

@@ -74,8 +74,6 @@ class VirtualHost:
         resources: shared by all virtual hosts.
 
     Attributes:
-        name: see above.
-        groups: the single active consumers.
         settings: changes to streams that exist.
         exchanges: of AMQP 0-9-1, super streams included.
         super_streams: a view of those exchanges that are super streams.
@@ -644,7 +642,6 @@ class _LogObserver(LogObserver):
     """Passes requests on to the indexers, and reports damage.
 
     Args:
-        stream: whose log it is.
         indexer: builds filter indexes.
     """
 

@@ -53,7 +53,6 @@ class WholeNumber(IntParamType):
     """A whole number.
 
     Args:
-        least: the smallest one that is taken.
         most: the largest; None for any.
     """
 

@@ -16,7 +16,6 @@ class FilterProperty:
         name: of the property, None for no property.
 
     Attributes:
-        name: see above.
         num_others: messages whose property has a value that is no filter value.
 
     Raises:

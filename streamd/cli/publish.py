@@ -106,7 +106,6 @@ class _Publication:
     """What became of the lines of a file.
 
     Attributes:
-        stream: where they go.
         producer: a durable name, empty for none.
         declared: reads their filter values.
         stored: messages that the server has confirmed.

@@ -63,7 +63,6 @@ class BaseConnection(ABC):
         heartbeat: the frame that is a sign of life.
 
     Attributes:
-        protocol: its name in the registry.
         is_open: somebody has logged in.
     """
 

@@ -74,7 +74,6 @@ class CommandLoop(Generic[Command]):
 
     Args:
         duplex: where bytes come from.
-        commands: what is done with them.
     """
 
     def __init__(self, duplex: Duplex, commands: Commands[Command]) -> None:

@@ -59,12 +59,7 @@ class ConsumerState(Enum):
 class QueuedConsumer(ABC):
     """A consumer of any protocol.
 
-    Args:
-        stream: what it reads.
-        queue: of its connection.
-
     Attributes:
-        stream: see above.
         state: see the table above; the queue and the consumer alone set it.
     """
 

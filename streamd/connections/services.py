@@ -32,8 +32,6 @@ class Services(NamedTuple):
 
     Attributes:
         config: settings.
-        broker: the virtual hosts.
-        directory: the users.
         registry: lists a connection while it is open.
         engine: carries out operations.
     """

@@ -70,10 +70,7 @@ class Deletion:
 
     Attributes:
         kind: what it is, as "virtual host".
-        name: its name.
         consequences: what goes with it; sentences.
-        here: the address of the page.
-        back: where the user comes from.
         then: where it goes when the thing is gone.
     """
 

@@ -72,10 +72,6 @@ class Console:
 
     Args:
         site: what its pages share.
-
-    Attributes:
-        site: see above.
-        routes: of all pages.
     """
 
     def __init__(self, site: Site) -> None:

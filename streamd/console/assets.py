@@ -38,9 +38,6 @@ class Assets:
 
     Args:
         prefix: begins every path; may be empty.
-
-    Attributes:
-        routes: for their paths.
     """
 
     def __init__(self, prefix: str) -> None:

@@ -26,7 +26,6 @@ class Series(NamedTuple):
     """One line of a chart.
 
     Attributes:
-        label: what it shows.
         values: one for each time; None where nothing was measured.
     """
 
@@ -43,8 +42,6 @@ class Chart(NamedTuple):
     """Some lines over the same times.
 
     Attributes:
-        identity: in the page.
-        title: what it shows.
         unit: of all values: a word of `words.FILTERS`.
         times: in ms since 1970, the oldest first.
         series: the lines.

@@ -34,7 +34,6 @@ class Rates:
 
     Attributes:
         each: by publisher and subscription.
-        published, consumed: of all of them.
     """
 
     each: Mapping[Key, float]

@@ -37,7 +37,6 @@ class ConnectionRow(NamedTuple):
     """A connection in the list.
 
     Attributes:
-        connection: which one.
         title: what its client calls itself; empty where it does not.
         num_publishers, num_consumers: it has at the moment.
         rates: messages a second.
@@ -55,11 +54,7 @@ class ConnectionRow(NamedTuple):
 
 
 class ConnectionPages:
-    """The open connections.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The open connections."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

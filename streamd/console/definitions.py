@@ -39,11 +39,7 @@ _KINDS = (
 
 
 class DefinitionPages:
-    """Definitions.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Definitions."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._service = site, site.service

@@ -56,7 +56,6 @@ class Item(NamedTuple):
     """An exchange in the list.
 
     Attributes:
-        row: the exchange.
         num_bindings: that begin at it.
     """
 
@@ -65,11 +64,7 @@ class Item(NamedTuple):
 
 
 class ExchangePages:
-    """Exchanges and bindings.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Exchanges and bindings."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

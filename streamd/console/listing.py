@@ -24,7 +24,6 @@ class Column(Generic[Item]):
     """A column of a list.
 
     Attributes:
-        name: in the address.
         title: on the page.
         key: by which the list is sorted; None where it cannot be.
         is_number: it is set to the right, and the largest comes first.
@@ -42,13 +41,11 @@ class Listing(Generic[Item]):
 
     Attributes:
         items: on this page.
-        columns: of the list.
         num_all, num_found: items in all, and those whose name has the text that is looked for.
         page, num_pages: counted from 1.
         wanted: the text that is looked for.
         sort: the column that it is sorted by.
         is_descending: the largest comes first.
-        others: what else the address says.
     """
 
     items: list[Item]

@@ -19,11 +19,7 @@ _MAX_COOKIES = 10
 
 
 class LoginPages:
-    """Logging in and out.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Logging in and out."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -95,7 +95,6 @@ class Row(NamedTuple):
         size: in bytes, encoded.
         pairs: some of its properties, with their values.
         num_more: others.
-        body: the beginning of it.
         is_binary: the body is no text, and shown in hex.
         is_cut: there is more of it.
         damage: what cannot be read of the message; empty when all can.
@@ -117,9 +116,6 @@ class Typed(NamedTuple):
     """A property with its type.
 
     Attributes:
-        name: of it.
-        kind: the name of its AMQP type.
-        text: its value.
         is_cut: there is more of it.
     """
 
@@ -133,8 +129,6 @@ class Group(NamedTuple):
     """A section of a message: properties of one kind.
 
     Attributes:
-        title: of the section.
-        rows: what is in it.
         num_more: that are not shown, because there are too many.
     """
 
@@ -148,8 +142,6 @@ class Body(NamedTuple):
 
     Attributes:
         view: TEXT, JSON or HEX.
-        views: in which it can be shown.
-        text: of it.
         size: of all of it, in bytes.
         is_cut: there is more of it.
         kind: its AMQP type where it is a value, not bytes.

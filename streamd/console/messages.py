@@ -90,7 +90,6 @@ class Found(NamedTuple):
 
     Attributes:
         rows: messages.
-        figures: of the search so far.
         page: the last page of it.
         outcome: "all", "limit", "going" or "stopped".
         done: how much of the stream is done, 0 to 1.
@@ -104,11 +103,7 @@ class Found(NamedTuple):
 
 
 class MessagePages:
-    """Messages of streams.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Messages of streams."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -485,10 +480,7 @@ class _File(StreamingResponse):
     """A file that is made while it is sent.
 
     Args:
-        first: its beginning.
-        lines: makes the rest.
         done: is called when it was sent, or nobody wants it any more.
-        options: of the response.
     """
 
     def __init__(

@@ -34,7 +34,6 @@ class Trouble(NamedTuple):
     """Something that somebody has to look at.
 
     Attributes:
-        what: one sentence.
         stream: virtual host and name of the stream that it is about; None for the server.
     """
 
@@ -65,11 +64,7 @@ class Behind(NamedTuple):
 
 
 class OverviewPages:
-    """The server at a glance.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The server at a glance."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

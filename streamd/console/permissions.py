@@ -25,11 +25,7 @@ _SEE_OTHER = 303
 
 
 class PermissionPages:
-    """Permissions.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Permissions."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._ask_engine = site, site.service.ask

@@ -22,7 +22,6 @@ class Figures:
         found: messages.
         milliseconds: that the server has searched.
         matching: chunks with a message that was found.
-        looked_at: see LookedAt.
     """
 
     found: int
@@ -66,8 +65,6 @@ class Part(NamedTuple):
     """A part of the bar.
 
     Attributes:
-        kind: a class of console.css.
-        title: for people.
         chunks: how many.
         x, width: in per cent of the bar.
     """
@@ -84,7 +81,6 @@ class Bar(NamedTuple):
 
     Attributes:
         parts: those that are not empty, side by side.
-        num_chunks: all of them.
         bytes_saved: that were not read, about.
     """
 
@@ -94,13 +90,7 @@ class Bar(NamedTuple):
 
 
 def bar_of(figures: Figures, num_chunks: int, num_bytes: int) -> Bar:
-    """The bar of a search.
-
-    Args:
-        figures: of it.
-        num_chunks: of the stream.
-        num_bytes: its size.
-    """
+    """The bar of a search."""
     at = figures.looked_at
     counts = [
         ("matching", "read, with a message that was found", figures.matching),

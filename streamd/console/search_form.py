@@ -31,7 +31,6 @@ class BadForm(Exception):
 
     Attributes:
         field: which of its fields is wrong; empty where it is none alone.
-        reason: one sentence.
         before, wrong, after: the text of a selector around what is wrong with it.
     """
 
@@ -58,10 +57,7 @@ class SearchForm(NamedTuple):
 
     Attributes:
         sql, tags: selectors.
-        filter: a filter value.
-        key: a key.
         where: in which property the key stands; empty for the key properties of the stream.
-        start: one of STARTS.
         offset, time: where it starts, in words.
         limit: messages at most, in digits.
         is_live: new messages are wanted, as they come.

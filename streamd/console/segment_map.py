@@ -15,7 +15,6 @@ class Block(NamedTuple):
 
     Attributes:
         x, width: in per cent of the picture's width.
-        first_offset, next_offset, num_messages: of its messages.
         num_segments: that it stands for.
         num_chunks, size: of all of these, size in bytes.
         first_ms, last_ms: when the first and the last chunk were stored, 0 for never.
@@ -48,13 +47,7 @@ class Mark(NamedTuple):
 
 
 class SegmentMap(NamedTuple):
-    """The picture.
-
-    Attributes:
-        blocks: from the oldest to the newest.
-        first_offset, next_offset: of the stream.
-        consumers, stored: who stands where.
-    """
+    """The picture."""
 
     blocks: list[Block]
     first_offset: int

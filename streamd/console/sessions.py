@@ -32,7 +32,6 @@ class Session:
     """One browser that is logged in.
 
     Attributes:
-        caller: its user.
         began_at, used_at: on the clock of the event loop, in seconds.
         identity: what its cookie says; a secret.
         csrf: what its forms say, so that no other page can send them; a secret of its own.
@@ -55,11 +54,7 @@ class Session:
 
 
 class Sessions:
-    """All sessions.
-
-    Args:
-        directory: the users.
-    """
+    """All sessions."""
 
     def __init__(self, directory: UserDirectory) -> None:
         self._directory = directory
@@ -80,12 +75,7 @@ class Sessions:
         return session
 
     def find(self, identity: str, address: str) -> Session | None:
-        """The session that a cookie names, if it goes on.
-
-        Args:
-            identity: what the cookie says.
-            address: where the request comes from.
-        """
+        """The session that a cookie names, if it goes on."""
         session = self._open.get(identity)
         if session is None:
             return None

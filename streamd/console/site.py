@@ -43,7 +43,6 @@ class NavigationItem:
     """A page that each page leads to.
 
     Attributes:
-        title: its name.
         path: after the prefix.
         needs: raises Refused for users that do not see it; None where all do.
     """
@@ -57,12 +56,9 @@ class Site:
     """What all pages share.
 
     Args:
-        service: the server.
         prefix: begins every path; may be empty.
 
     Attributes:
-        service, prefix: see above.
-        sessions: of browsers.
         assets: styles and scripts.
         navigation: pages that each page leads to, in order.
     """

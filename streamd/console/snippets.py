@@ -24,13 +24,7 @@ _PASSWORD = "STREAMD_PASSWORD"  # noqa: S105 - a name
 
 
 class Where(NamedTuple):
-    """Where a program finds the stream.
-
-    Attributes:
-        host: as the browser calls it.
-        stream_port, amqp_port: of it.
-        user, vhost, stream: whose and which.
-    """
+    """Where a program finds the stream."""
 
     host: str
     stream_port: int
@@ -41,13 +35,7 @@ class Where(NamedTuple):
 
 
 class Snippet(NamedTuple):
-    """Something to be copied.
-
-    Attributes:
-        name: for addresses.
-        title: for people.
-        text: of it.
-    """
+    """Something to be copied."""
 
     name: str
     title: str

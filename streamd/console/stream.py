@@ -47,7 +47,6 @@ class People(NamedTuple):
     Attributes:
         rows: connections with what they do, the first ones of many.
         num_more: that are not among them, because there are too many.
-        num_hidden: of other users.
     """
 
     rows: list[tuple[LiveConnection, Any]]
@@ -59,8 +58,6 @@ class Setting(NamedTuple):
     """An argument of a stream.
 
     Attributes:
-        name: the argument.
-        title: for people.
         declared, now: as it was declared, and what holds; empty for the default.
         default: what holds without it, in Markdown.
     """
@@ -73,11 +70,7 @@ class Setting(NamedTuple):
 
 
 class StreamPages:
-    """The page of a stream, and how well its filters work.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The page of a stream, and how well its filters work."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

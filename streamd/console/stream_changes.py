@@ -31,11 +31,7 @@ DIALECTS = (TAGS, *Dialect)
 
 
 class StreamChanges:
-    """Changes to a stream.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Changes to a stream."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -31,7 +31,6 @@ class StreamRow(NamedTuple):
     """A stream in the list.
 
     Attributes:
-        vhost, name: which one.
         figures: its size; None while that is not known.
         now: messages and bytes a second; None when nothing has happened in it.
         num_consumers: that read it.
@@ -49,11 +48,7 @@ class StreamRow(NamedTuple):
 
 
 class StreamsPages:
-    """The list of streams, and creating one.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The list of streams, and creating one."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

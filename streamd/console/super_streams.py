@@ -40,7 +40,6 @@ class Item(NamedTuple):
     """A super stream in the list.
 
     Attributes:
-        row: its partitions.
         num_messages, size: of all of them, as far as that is known.
     """
 
@@ -58,11 +57,7 @@ class PartitionRow(NamedTuple):
 
 
 class SuperStreamPages:
-    """Super streams.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Super streams."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -31,11 +31,7 @@ _KNOWN_TAGS = tuple(tag for tag, _ in TAGS)
 
 
 class UserPages:
-    """Users.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Users."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._ask_engine = site, site.service.ask

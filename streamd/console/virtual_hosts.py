@@ -19,11 +19,7 @@ _ONE = "/vhosts/{vhost}"
 
 
 class VirtualHostPages:
-    """Virtual hosts.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Virtual hosts."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._ask_engine = site, site.service.ask

@@ -52,7 +52,6 @@ class _Front:
     Errors of our own are logged here; a peer that breaks its connection is not such an error.
 
     Args:
-        app: the routes of the API.
         prefix: begins every path, as "/streamd"; may be empty.
         pages: has all paths that the API has not; None for nobody.
     """

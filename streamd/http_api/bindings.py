@@ -47,11 +47,7 @@ _ROWS_A_TURN = 100
 
 
 class BindingPaths:
-    """Bindings listed, made and removed.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Bindings listed, made and removed."""
 
     TITLE = "Bindings"
 
@@ -200,12 +196,6 @@ async def find_binding(host: VirtualHost, ends: Binding, key: str) -> Binding:
 
 async def bind(host: VirtualHost, ends: Binding, body: Row, check: Check) -> tuple[Binding, bool]:
     """Make a binding as definitions and requests describe it.
-
-    Args:
-        host: the virtual host.
-        ends: its source and destination.
-        body: has its routing key and arguments.
-        check: see CatalogWriter.turn.
 
     Returns:
         The binding as it is kept, and whether it is new.

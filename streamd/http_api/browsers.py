@@ -64,7 +64,6 @@ class BrowserGuard:
     """Refuses what pages of other sites have a browser send; adds what browsers heed to answers.
 
     Args:
-        app: what is guarded.
         hosts: names of this server, in small letters; see `known_hosts`.
         refused: gets the number of requests that were refused, as "browser".
     """

@@ -33,11 +33,7 @@ _ONE = "/api/stream/connections/{vhost}/{name}"
 
 
 class ConnectionPaths:
-    """The open connections with their publishers and consumers.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The open connections with their publishers and consumers."""
 
     TITLE = "Connections"
 

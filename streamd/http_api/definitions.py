@@ -97,11 +97,7 @@ def _expected(kind: str) -> str:
 
 
 class DefinitionPaths:
-    """Export and import.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Export and import."""
 
     TITLE = "Definitions"
 

@@ -29,7 +29,6 @@ class _Reading:
 
     Args:
         stack: ends with the request.
-        send: see ASGI.
 
     Attributes:
         limit: cancelled when its user may read less, or more.

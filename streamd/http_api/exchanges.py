@@ -51,11 +51,7 @@ _IF_UNUSED = about(FLAG, "Only if no binding begins at it.")
 
 
 class ExchangePaths:
-    """Exchanges listed, declared and deleted.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Exchanges listed, declared and deleted."""
 
     TITLE = "Exchanges"
 

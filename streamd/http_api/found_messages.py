@@ -79,11 +79,7 @@ _NOBODY = 499  # reads this answer
 
 
 class MessagePaths:
-    """Messages of streams.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Messages of streams."""
 
     TITLE = "Messages"
 
@@ -163,12 +159,7 @@ class Unsent:
 
 
 class _Counted(Response):
-    """An answer that is counted while it is sent.
-
-    Args:
-        answer: what is sent.
-        held: counts it.
-    """
+    """An answer that is counted while it is sent."""
 
     def __init__(self, answer: Response, held: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(answer.body, answer.status_code, dict(answer.headers))

@@ -19,11 +19,7 @@ _SECONDS = 1.0  # for which an answer holds: anybody may ask, and there may be t
 
 
 class HealthPaths:
-    """Whether the server is alive, and whether all is well with its streams.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Whether the server is alive, and whether all is well with its streams."""
 
     TITLE = "Health checks"
 

@@ -50,14 +50,7 @@ _FAILURES = {
 
 
 class DescriptionPaths:
-    """The description of the API itself.
-
-    Args:
-        routes: of everything else.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The description of the API itself."""
 
     TITLE = "Description"
 

@@ -33,11 +33,7 @@ PRODUCT_FIELDS = {  # clients choose their requests by these
 
 
 class OverviewPaths:
-    """The server as a whole.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The server as a whole."""
 
     TITLE = "Server"
 

@@ -56,11 +56,7 @@ _SUPER_RIGHTS = (
 
 
 class QueuePaths:
-    """Streams and super streams.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Streams and super streams."""
 
     TITLE = "Streams"
 

@@ -21,9 +21,6 @@ class Service(NamedTuple):
     """A server as the HTTP API sees it.
 
     Attributes:
-        broker: the virtual hosts.
-        directory: the users.
-        connections: the open connections.
         engine: carries out operations.
         listeners: gives protocol and address of every open port.
     """

@@ -21,11 +21,7 @@ _STREAM = "/api/tier/streams/{vhost}/{name}"
 
 
 class TierPaths:
-    """The tier as a whole, and what it has of a stream.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """The tier as a whole, and what it has of a stream."""
 
     TITLE = "Tier"
 

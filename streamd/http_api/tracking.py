@@ -19,11 +19,7 @@ _ONE = _STREAM + "/tracking/{reference}"
 
 
 class TrackingPaths:
-    """What publishers and consumers have left in a stream, and its truncation.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """What publishers and consumers have left in a stream, and its truncation."""
 
     TITLE = "Streams"
 

@@ -28,11 +28,7 @@ _PERMISSION = "/api/permissions/{vhost}/{user}"
 
 
 class UserPaths:
-    """Users, their permissions, and virtual hosts.
-
-    Attributes:
-        routes: for the paths of this class.
-    """
+    """Users, their permissions, and virtual hosts."""
 
     TITLE = "Users and virtual hosts"
 

@@ -50,7 +50,6 @@ class Duplex:
         heartbeat: the frame that is a sign of life.
 
     Attributes:
-        transport: see above.
         work: woken when there is something to send.
         outbox: what waits to be sent besides deliveries.
     """

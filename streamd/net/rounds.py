@@ -36,7 +36,6 @@ class Rounds:
     """The rounds of one server.
 
     Attributes:
-        number: of those that have ended.
         units: how much more may be carried out in this one, in messages that take as long.
     """
 

@@ -40,9 +40,6 @@ class CertificateError(Exception):
 class Certificates:
     """The server's certificate, and the authorities whose client certificates it accepts.
 
-    Args:
-        config: the files.
-
     Raises:
         CertificateError: one of them cannot be used.
     """

@@ -66,7 +66,6 @@ class Transport(Protocol):
     """A connection to one peer.
 
     Attributes:
-        peer: its host and port.
         local: host and port of this end.
         is_local: the peer is on this machine.
         is_tls: the bytes are encrypted on their way.
@@ -215,7 +214,6 @@ class PolledFeed:
 
     Args:
         poller: calls when there is something to be read.
-        descriptor: of the connection.
         receive_some: what has arrived, at most so many bytes; empty at its end, None for nothing
             now. Raises OSError.
     """

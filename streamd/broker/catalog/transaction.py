@@ -13,11 +13,7 @@ _TABLES_OF_A_HOST = ("streams", "exchanges", "bindings", "standing_selectors", "
 
 
 class Transaction:
-    """Writes rows: either all of them are committed, or none.
-
-    Args:
-        db: in a transaction.
-    """
+    """Writes rows: either all of them are committed, or none."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db

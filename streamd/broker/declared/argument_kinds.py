@@ -56,7 +56,6 @@ class Kind:
     Attributes:
         expected: what they are, as in "one of …".
         read: gives the value that a text stands for; raises ValueError for another text.
-        amqp: what they are over AMQP.
         metavar: what stands for one in the help of the command line; empty where the option alone
             means true.
         choices: all of them, as texts with their titles; empty where there are too many.

@@ -66,7 +66,6 @@ class Argument:
 
     Attributes:
         name: in the stream protocol; over AMQP and HTTP `x-` stands before it.
-        kind: of its values.
         meaning: what it does, in Markdown, without a full stop.
         default: what holds without it, in Markdown.
         changes: it can be changed while the stream exists, from the next chunk on.
@@ -74,7 +73,6 @@ class Argument:
             changed.
         option: on the command line; empty where there is none.
         heading: in forms; empty where it is in none.
-        title: of its field.
         example: what the field shows while it is empty.
     """
 

@@ -162,9 +162,6 @@ class FilterContract:
 class _Properties:
     """Takes the values of filter properties from messages, all of them in one go.
 
-    Args:
-        names: of the properties.
-
     Attributes:
         marks: of all but the first, see segments/property_keys.py.
     """

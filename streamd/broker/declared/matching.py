@@ -33,7 +33,6 @@ class ExchangeRow(NamedTuple):
     """One exchange.
 
     Attributes:
-        virtual_host: where it is.
         name: unique in its virtual host.
         type: how it routes, an ExchangeType.
         is_durable: it survives a restart.
@@ -57,10 +56,7 @@ class Binding(NamedTuple):
     """One binding: from an exchange to a stream, or to another exchange.
 
     Attributes:
-        virtual_host: where it is.
-        source: the exchange.
         destination: the name of the stream or exchange.
-        to_exchange: which of the two.
         key: a routing key, or the pattern of a topic exchange.
         arguments: the headers that must match; of a partition, its position.
         position: of a partition in its super stream, unique there; None for others.

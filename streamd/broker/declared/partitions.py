@@ -25,8 +25,6 @@ class Partition(NamedTuple):
     """A routing key and the partition that it leads to.
 
     Attributes:
-        key: of the binding.
-        stream: the partition.
         order: partitions are in this order; each has its own.
     """
 

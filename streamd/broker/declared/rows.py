@@ -11,7 +11,6 @@ class StreamRow(NamedTuple):
     """One stream in the catalog.
 
     Attributes:
-        virtual_host: where it is.
         name: unique in its virtual host.
         arguments: as declared; declaring it again requires the same ones.
         settings: arguments changed since then; an empty string is the default.

@@ -58,8 +58,6 @@ class Exchanges:
     """The exchanges of one virtual host and their bindings.
 
     Args:
-        virtual_host: its name.
-        streams: the streams that can be bound.
         catalog: changes the catalog.
 
     Attributes:

@@ -10,12 +10,7 @@ from streamd.operations.names import Name
 
 
 class SuperStreams:
-    """A view of those exchanges that are super streams.
-
-    Args:
-        virtual_host: its name.
-        exchanges: all exchanges there.
-    """
+    """A view of those exchanges that are super streams."""
 
     def __init__(self, virtual_host: Name, exchanges: Exchanges) -> None:
         self._virtual_host = virtual_host

@@ -17,11 +17,9 @@ class ChunkAssembly:
     sent. A sub-batch gets a chunk of its own, because some clients read only the first one.
 
     Attributes:
-        builder: what goes into the chunk.
         taken: what it was made from, duplicates included.
 
     Args:
-        log: the stream's.
         limit: records per chunk.
         sequences: highest publishing ids of batches before this one that are not in the log yet;
             this batch adds its own.

@@ -13,11 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyMessages:
-    """They wait for the log, in their order; nothing of them is stored yet.
-
-    Attributes:
-        num_bytes: of the messages.
-    """
+    """They wait for the log, in their order; nothing of them is stored yet."""
 
     def __init__(self, name: Name) -> None:
         self.num_bytes = 0

@@ -283,12 +283,7 @@ class Demand:
 class Fetcher:
     """Fetches for all readers of a server.
 
-    Args:
-        cache: where it goes.
-        supervisor: runs the requests.
-
     Attributes:
-        cache: see above.
         num_requests, num_bytes, num_errors: since the start.
         store_known: it can fetch, as far as is known.
     """

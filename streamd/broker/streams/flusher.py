@@ -43,7 +43,6 @@ class Flusher:
     """Flushes the streams of a server in the background.
 
     Args:
-        mode: the setting.
         seconds: how long written messages may wait for their flush to begin.
     """
 

@@ -28,11 +28,7 @@ _IDLE_SECONDS = 10.0  # until a process that has nothing to do is ended
 
 
 class KeyIndexer:
-    """Keeps the key indexes of all streams of a server.
-
-    Args:
-        worker: makes the tables.
-    """
+    """Keeps the key indexes of all streams of a server."""
 
     def __init__(self, worker: KeyWorker | None = None) -> None:
         self.worker = worker or KeyWorker()

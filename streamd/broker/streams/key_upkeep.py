@@ -68,7 +68,6 @@ class KeyUpkeep:
 
     Args:
         name: of the stream, for messages to people.
-        log: its log.
         maintenance: of the same log, which knows whether it may still be touched.
     """
 

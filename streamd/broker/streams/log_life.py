@@ -84,18 +84,14 @@ class LogLife:
 
     Args:
         name: of the stream, for messages to people.
-        services: of the server.
         keeper: hears how it is used; None where no log is ever closed.
         keys: has its keys indexed; None where nobody does.
-        early: what waits for the log.
         open_log: opens it beside the event loop, or raises SegmentsError, OSError, or Refused where
             the stream is gone; None for a log that is attached by hand.
         begin: gives all work on a log that is open.
         publish: writes what was published early.
 
     Attributes:
-        name: see above.
-        state: see the table above.
         opened_log: all work on it, while it is open.
         disk_is_full: it was not opened as there is no room for its files.
         reason: why it is unavailable.

@@ -58,7 +58,6 @@ class LogMaintenance:
 
     Args:
         name: of the stream, for messages to people.
-        log: its log.
         writer: paused, resumed, and notified of the outcome of a flush.
         rounds: messages that a flush has made safe are confirmed and delivered in one.
         now_ms: the wall clock, in ms since 1970.

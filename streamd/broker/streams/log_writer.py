@@ -69,18 +69,15 @@ class LogWriter:
 
     Args:
         name: of the stream, for messages to people.
-        log: where to.
         now_ms: the wall clock, in ms since 1970.
         standing: selectors that are evaluated for each chunk.
         waiters: woken by what is committed.
         confirm_seconds: gets the time that messages wait for their confirm.
 
     Attributes:
-        state: see the table above.
         failure: why it accepts nothing more; None while it does.
         shortage: what it waits for; empty while it does not.
         has_rolled: a new segment has begun since `take_rolled`.
-        num_asked: see above.
     """
 
     def __init__(

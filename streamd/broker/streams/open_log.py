@@ -99,7 +99,6 @@ class Closed(NamedTuple):
     """What is known of a log that was closed.
 
     Attributes:
-        figures: of it.
         fault: why not all of it could be written; empty where it was.
         is_final: it cannot be opened again before somebody has looked at the disk.
     """
@@ -114,18 +113,12 @@ class OpenLog:
 
     Args:
         name: of the stream, for messages to people.
-        log: its log.
-        services: of the server.
         standing: selectors that are evaluated for each chunk.
         waiters: woken by what is committed.
-        traffic: counts what goes through the stream.
         demand: for what is read of cold segments.
 
     Attributes:
-        name, log: see above.
-        writer: what is published goes through it.
         maintenance: work on the files goes through it.
-        upkeep: of its key indexes.
         work: set it to have the task look what there is to do.
         running: the task, to be cancelled.
     """

@@ -16,7 +16,6 @@ class StoredOffset(NamedTuple):
     """An offset that a consumer has stored.
 
     Attributes:
-        reference: the consumer's name.
         offset: that it has stored.
         messages_behind: that follow it.
         seconds_behind: since the first of those was written, None where that cannot be read.

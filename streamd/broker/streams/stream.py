@@ -86,17 +86,11 @@ class Stream:
     """One stream of the server.
 
     Args:
-        name: for messages to people.
-        services: of the server.
         contract: promises about its filter values, None when nothing has to be done for it.
         standing: selectors that groups have registered.
 
     Attributes:
-        name, contract: see above.
-        standing: the registered selectors.
         waiters: consumers at the end of it.
-        traffic: counts what goes through it.
-        life: of its log.
     """
 
     def __init__(

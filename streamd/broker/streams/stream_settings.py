@@ -17,10 +17,7 @@ class StreamSettings:
     """Changes the streams of a virtual host.
 
     Args:
-        virtual_host: its name.
-        streams: the streams there.
         catalog: changes the catalog.
-        policy_of: the policy of a stream's log.
     """
 
     def __init__(

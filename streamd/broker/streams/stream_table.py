@@ -9,11 +9,7 @@ from streamd.operations.names import Name
 
 
 class StreamTable:
-    """The streams of one virtual host.
-
-    Args:
-        virtual_host: its name.
-    """
+    """The streams of one virtual host."""
 
     def __init__(self, virtual_host: Name) -> None:
         self._virtual_host = virtual_host

@@ -67,8 +67,6 @@ class CatalogCopies:
     written any more.
 
     Args:
-        data: the data folder.
-        store: the store.
         me: gives who this server is, with the epoch that it has claimed the tier with.
         fenced: called when another server turns out to have the tier.
         named: called with what the cluster object says, after each copy.

@@ -25,10 +25,7 @@ class Deletion(NamedTuple):
     """What is to be removed.
 
     Attributes:
-        name: of the file that says so.
         due_ms: not before that, in ms since 1970.
-        keys: of objects.
-        streams: all of each.
     """
 
     name: str
@@ -38,12 +35,7 @@ class Deletion(NamedTuple):
 
 
 class Deletions:
-    """The tasks of one data folder. All methods block; call them in a thread.
-
-    Args:
-        data: the data folder.
-        disk: where it is.
-    """
+    """The tasks of one data folder. All methods block; call them in a thread."""
 
     def __init__(self, data: str, disk: Disk | None = None) -> None:
         self._folder = str(PurePath(data, DELETIONS_FOLDER))

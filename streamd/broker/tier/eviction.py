@@ -25,9 +25,7 @@ class Eviction:
     """Removes segment files of one stream, some time after they were stored.
 
     Args:
-        name: of the stream.
         ownership: gives the store, and knows whose it is.
-        manifest: of the stream.
         now_ms: the wall clock.
         delay_ms: that a file stays after it was stored.
     """

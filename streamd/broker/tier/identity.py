@@ -31,7 +31,6 @@ class Identity(NamedTuple):
 
     Attributes:
         name: of the server: 16 hexadecimal digits.
-        epoch: of this start.
         start: random, of this process: 16 hexadecimal digits.
         tier: id of the tier that it had last, or UNKNOWN_TIER; empty for one that never had any.
         claimed, revision: epoch with which it has taken that one, and revision of the object that

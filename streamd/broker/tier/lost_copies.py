@@ -25,13 +25,7 @@ _COPY_SECONDS = 10.0  # that the start of a log waits for its manifest
 
 
 class LostCopies:
-    """Brings back what a log needs of the store before it can be opened.
-
-    Args:
-        data: the data folder.
-        disk: where it is.
-        ownership: gives the store.
-    """
+    """Brings back what a log needs of the store before it can be opened."""
 
     def __init__(self, data: str, disk: Disk, ownership: Ownership) -> None:
         self._data, self._disk, self._ownership = data, disk, ownership

@@ -64,13 +64,10 @@ class Ownership:
 
     Args:
         config: settings of the server.
-        identity: who it is.
-        disk: where the data folder is.
         use: hears of what changes.
 
     Attributes:
         identity: see above; its epoch is higher once the store has seen that one.
-        state: see the table above.
         sentence: what is wrong and what to do; empty when nothing is.
         fence: why nothing may be written any more; empty while this server has the tier.
     """

@@ -34,8 +34,6 @@ class Removals:
     """Carries out what is written down in the data folder, while this server has the tier.
 
     Args:
-        data: the data folder.
-        disk: where it is.
         ownership: says when something may be removed.
         uploader: of streams that are deleted nothing is on its way any more.
         streams: of the server, which are in the tier or may come to be.

@@ -67,9 +67,6 @@ def _threads() -> trio.CapacityLimiter:
 class CountedStore:
     """A store that counts what is asked of it; see ObjectStore.
 
-    Args:
-        inner: the store.
-
     Attributes:
         requests: so far, by kind.
         transferred: bytes of those that were answered, and of parts of files, by kind.

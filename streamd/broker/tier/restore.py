@@ -87,7 +87,6 @@ class Restored(NamedTuple):
     Attributes:
         streams: that the store has.
         num_unavailable: of them, those that cannot be used.
-        num_bytes: of their segments.
     """
 
     streams: int

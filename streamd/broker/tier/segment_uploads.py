@@ -49,8 +49,6 @@ class _Upload:
     """A segment on its way.
 
     Attributes:
-        segment: which.
-        packed: what is stored of it.
         tracking: as of its end, and its content; None while there is nothing to know.
         done: suffixes of objects that are stored.
     """
@@ -66,9 +64,7 @@ class SegmentUploads:
     """Uploads segments of one stream.
 
     Args:
-        name: of the stream.
         ownership: gives the store, and knows whose it is.
-        manifest: of the stream.
         line: to the store.
         delete_later: these objects are not needed.
 

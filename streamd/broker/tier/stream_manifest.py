@@ -83,8 +83,6 @@ class StreamManifest:
 
     Args:
         ownership: gives the store, and knows whose it is.
-        virtual_host: where the stream is.
-        name: of it.
         row: its row in the catalog, None once it is gone.
         refused: told why it is not gone on from what the store has; and whether the log and the
             store have become two.

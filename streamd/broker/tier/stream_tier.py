@@ -51,7 +51,6 @@ class TierParts(NamedTuple):
         now_ms: the wall clock.
         roll_ms: age at which a segment is sealed.
         delay_ms: that a segment stays on the disk after it was stored.
-        wants: a stream has something to do.
         wants_at: it will have something to do in so many seconds.
         delete_later: no manifest names these objects any more.
         note_open: its log was opened, or is closed.
@@ -87,9 +86,6 @@ class TieredStream:
     """One stream and the tier.
 
     Args:
-        parts: of the tier.
-        virtual_host: where the stream is.
-        name: of it.
         row: its row in the catalog, None once it is gone.
 
     Attributes:

@@ -62,15 +62,11 @@ class Tier:
     """The tier of a server.
 
     Args:
-        config: its settings.
-        identity: who it is.
         now_ms: the wall clock.
-        supervisor: runs its tasks.
         fetcher: reads from the store, once that is known.
         catalog: of which there is to be a copy in the store.
 
     Attributes:
-        ownership, removals, lost_copies, uploader: see above.
         now_ms: the wall clock.
     """
 

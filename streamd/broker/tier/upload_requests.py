@@ -35,15 +35,11 @@ class UploadRequest:
     """A request of one stream.
 
     Args:
-        virtual_host: where the stream is.
-        name: of it.
         end: offset behind the last message that was confirmed before; None while its log is not
             open, then it is known when that was opened.
         uploaded_before: bytes that this server had uploaded of it.
 
     Attributes:
-        name, end: see above.
-        state: see the table above.
         reason: why it is still waiting, or has failed; empty where that is not known.
         report: what was done; there when it is stored.
     """

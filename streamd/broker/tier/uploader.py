@@ -29,7 +29,6 @@ class Uploader:
     """Gives streams their turns.
 
     Args:
-        supervisor: counts bugs.
         may_work: this server has the tier, and the store answers.
         failed: hears of a store that has refused, or did not answer.
 

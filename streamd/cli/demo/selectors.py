@@ -21,7 +21,6 @@ class Selection(NamedTuple):
     """A selector, and the same question in Python.
 
     Attributes:
-        sql: the selector.
         matches: whether a flight is selected.
         is_standing: it was registered before the flights were published.
     """

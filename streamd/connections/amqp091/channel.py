@@ -22,9 +22,6 @@ class Consumer(Protocol):
     """A consumer, as its channel and the connection's session see it.
 
     Attributes:
-        stream: what it reads.
-        channel: where it is.
-        tag: its name there.
         arguments: what it asked for, in readable form.
         credit: messages that may still be sent.
         consumed: messages sent.
@@ -66,11 +63,9 @@ class Unacked:
 
     Args:
         on_room: called when more may be sent again.
-        traffic: counts what AMQP clients do.
 
     Attributes:
         count: the number of messages.
-        traffic: see above.
     """
 
     def __init__(self, on_room: Callable[[], None], traffic: ProtocolTraffic) -> None:
@@ -95,12 +90,9 @@ class Channel:
     """One open channel.
 
     Args:
-        number: its number on the connection.
-        unacked: of the connection.
         publisher: receives the outcome of its messages.
 
     Attributes:
-        number, publisher: see above.
         prefetch: messages that each new consumer may have unacknowledged; 0 before basic.qos.
         queue: the last one that was declared, for methods that name none.
         consumers: by tag.

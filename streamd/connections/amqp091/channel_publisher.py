@@ -19,10 +19,7 @@ class ChannelPublisher:
     """See broker.publication.Publisher; the ids are delivery tags of 8 bytes.
 
     Args:
-        channel_number: of its channel.
-        outbox: where acks go.
         fail: ends the connection.
-        traffic: counts what AMQP clients do.
 
     Attributes:
         reference: none.

@@ -50,7 +50,6 @@ class AmqpConnection(BaseConnection):
         registry: lists it while it is open.
         default_queue_type: for queues declared without a type.
         rounds: consumers are woken at the end of each.
-        traffic: counts what goes through the server.
     """
 
     protocol = AMQP_PROTOCOL

@@ -67,7 +67,6 @@ class ConsumerArguments(NamedTuple):
         first_offset: messages before it are not delivered.
         matcher: which chunks, None for all.
         choices: which messages of them; all have to agree.
-        cost: of the choices.
     """
 
     start: OffsetSpec
@@ -251,10 +250,6 @@ class ExactValues:
     The value is the annotation that AMQP publishers give, else the value of the stream's filter
     property. A message from a stream client that has neither had an unknown value:
     it is delivered.
-
-    Args:
-        matcher: what was asked for.
-        declared: what the stream was declared with.
     """
 
     def __init__(self, matcher: ChunkMatcher, declared: Arguments) -> None:

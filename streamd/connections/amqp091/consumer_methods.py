@@ -41,11 +41,7 @@ MAX_CONSUMERS = 1_024  # of one connection: each may hold a chunk and its prefet
 
 
 class Consuming:
-    """Consumers of one connection.
-
-    Attributes:
-        handlers: one for each method.
-    """
+    """Consumers of one connection."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -24,15 +24,9 @@ class Context(NamedTuple):
     """One connection as its methods see it.
 
     Attributes:
-        host: the virtual host it has entered.
-        rights: what its user may do there.
-        outbox: where answers go.
-        deliveries: the connection's consumers.
-        publishing: what it publishes.
         now_ms: the wall clock.
         default_queue_type: for queues declared without a type.
         hears_of_cancel: the client wants to know when the server ends a consumer.
-        traffic: counts what AMQP clients do.
     """
 
     host: VirtualHost

@@ -54,13 +54,8 @@ class AmqpConsumer(QueuedConsumer):
     """One consumer on a channel; its states are those of ready_queue.py.
 
     Attributes:
-        tag: its name there.
-        channel: where it is.
-        wanted: what it asked for.
         arguments: the same, in readable form.
         credit: messages that may still be sent.
-        reader: where it is.
-        writer: makes the frames of its messages.
         consumed: messages sent.
         held: bytes of memory that what it has read and not sent takes.
     """
@@ -362,13 +357,10 @@ class Deliveries:
     """The consumers of one connection.
 
     Args:
-        queue: of the connection.
         frame_max: bytes that a frame may have.
         cannot_read: called with a stream that cannot be read; ends its consumers.
-        traffic: counts what AMQP clients do.
 
     Attributes:
-        queue, frame_max, traffic: see above.
         num_consumers: how many are not closed.
         held: what they hold together, in bytes of memory.
         properties_size: bytes counted for what they asked for.

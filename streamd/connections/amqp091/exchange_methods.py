@@ -20,11 +20,7 @@ from streamd.wire.amqp091.values import Field
 
 
 class ExchangeMethods:
-    """Exchanges declared, bound and deleted by one connection.
-
-    Attributes:
-        handlers: one for each method.
-    """
+    """Exchanges declared, bound and deleted by one connection."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

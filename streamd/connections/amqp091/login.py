@@ -60,7 +60,6 @@ class Login:
 
     Args:
         authenticator: authenticates the peer.
-        broker: for the time.
         heartbeat: seconds to propose.
 
     Attributes:
@@ -68,7 +67,6 @@ class Login:
         heartbeat_seconds: agreed; 0 for none.
         mechanism: by which the user was authenticated.
         host: the virtual host, once it is entered.
-        rights: what the user may do there.
         now_ms: the wall clock.
         opened_at_ms: when the connection was opened, in ms since 1970.
     """

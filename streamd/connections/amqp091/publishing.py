@@ -116,12 +116,8 @@ class Publishing:
     """What one connection publishes.
 
     Args:
-        host: the virtual host.
-        rights: what the user may do there.
-        outbox: where returns and acks go.
         frame_max: bytes that a frame may have.
         fail: ends the connection.
-        traffic: counts what goes through the server.
         hears_of_blocking: the client wants to know when the disk is full.
     """
 

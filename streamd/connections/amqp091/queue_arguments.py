@@ -40,13 +40,7 @@ _FOREIGN = frozenset(
 
 
 class Declaration:
-    """The arguments of one queue.declare.
-
-    Args:
-        name: of the queue.
-        virtual_host: where it is.
-        arguments: as they came.
-    """
+    """The arguments of one queue.declare."""
 
     def __init__(self, name: str, virtual_host: str, arguments: Table) -> None:
         self._name = name

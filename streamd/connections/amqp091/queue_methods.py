@@ -27,11 +27,7 @@ _MAX_WARNINGS = 4  # for one declaration
 
 
 class Queues:
-    """Queues declared, bound and deleted by one connection.
-
-    Attributes:
-        handlers: one for each method.
-    """
+    """Queues declared, bound and deleted by one connection."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -25,7 +25,6 @@ class Session:
     """The channels of one connection.
 
     Args:
-        context: what their methods work with.
         close_channel: makes the frame that closes a channel.
         end: ends the connection, for the reason given.
     """

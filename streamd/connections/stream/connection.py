@@ -61,7 +61,6 @@ class StreamConnection(BaseConnection):
         frame_max: bytes that a frame may have.
         registry: lists it while it is open.
         rounds: consumers are woken at the end of each.
-        traffic: counts what stream clients do.
     """
 
     protocol = STREAM_PROTOCOL

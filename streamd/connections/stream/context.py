@@ -30,15 +30,8 @@ class Context(NamedTuple):
     """One connection as its commands see it.
 
     Attributes:
-        broker: all virtual hosts.
         engine: carries out operations.
-        directory: all users.
-        host: the virtual host it has entered.
-        rights: what its user may do there.
-        outbox: where answers go.
-        delivery: the connection's subscriptions.
         address: host and port to announce.
-        traffic: counts what stream clients do.
     """
 
     broker: Broker

@@ -46,7 +46,6 @@ class Interest(NamedTuple):
     Attributes:
         start: where to begin.
         matcher: which chunks, None for all.
-        properties: as the client sent them.
         group: whose standing selector it uses, None for none.
         properties_size: bytes that the properties count for.
     """
@@ -62,15 +61,10 @@ class Subscription(QueuedConsumer):
     """One consumer on one connection; its states are those of ready_queue.py.
 
     Args:
-        delivery: of its connection.
-        subscription_id: its number on the connection.
-        stream: what it reads.
-        interest: what it asked for.
         credit: chunks that may be sent.
         on_close: called once, when it is closed.
 
     Attributes:
-        subscription_id, interest, credit: see above.
         reader: where it is; None while it is not active.
     """
 
@@ -272,15 +266,11 @@ class Delivery:
     """All subscriptions of one connection.
 
     Args:
-        queue: of the connection.
-        outbox: of the connection.
         is_clear: tells whether what is put into the outbox would be on its way at once.
         hurry: called when credit is getting short: what the client sends is to be read soon.
         cannot_read: called with a stream that cannot be read; ends its subscriptions.
-        traffic: counts what stream clients do.
 
     Attributes:
-        queue, traffic: see above.
         subscriptions: by id.
         with_committed: the client understands Deliver version 2.
     """

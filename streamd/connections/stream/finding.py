@@ -19,9 +19,6 @@ class Finding:
     """The search of one connection.
 
     A new one ends the one before: its client has given up on it.
-
-    Attributes:
-        handlers: one for each command.
     """
 
     def __init__(self, context: Context) -> None:

@@ -30,7 +30,6 @@ class Refusal(NamedTuple):
     """The answer to a peer that may not enter.
 
     Attributes:
-        answer: what it gets.
         waits: the answer is delayed, which slows down guessing.
     """
 
@@ -42,16 +41,12 @@ class Login:
     """Answers the login of one connection.
 
     Args:
-        services: of the server.
         address: host and port to announce.
         authenticator: authenticates the peer.
 
     Attributes:
-        properties: what the client said about itself.
         heartbeat_seconds: agreed; 0 for none. Valid once the client has answered Tune.
-        frame_max: what the client answered.
         host: the virtual host, once it is entered.
-        rights: what the user may do there.
         mechanism: by which the user was authenticated, once it is.
         opened_at_ms: when the connection was opened, in ms since 1970.
     """

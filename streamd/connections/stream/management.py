@@ -34,7 +34,6 @@ class _Form(NamedTuple):
     """An operation as it is asked for here.
 
     Attributes:
-        kind: of operation.
         needs: fields that have to be given, not empty.
         fields: those that are set already.
         shown: what rows have; all fields of the answer where it is empty.
@@ -67,11 +66,7 @@ _FORMS = {
 
 
 class Management:
-    """Operations for the user of one connection, in its virtual host.
-
-    Attributes:
-        handlers: one for each command.
-    """
+    """Operations for the user of one connection, in its virtual host."""
 
     OPERATIONS = frozenset(_FORMS)
 

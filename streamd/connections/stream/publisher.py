@@ -17,7 +17,6 @@ class StreamPublisher:
     nothing is stored behind a message that was refused; it is over, and has to be declared again.
 
     Attributes:
-        publisher_id: its number on the connection.
         reference: its durable name as bytes, empty for none; with one, messages it sends twice
             are stored once.
         is_deleted: nothing more is sent to it.
@@ -25,7 +24,6 @@ class StreamPublisher:
         published: entries that arrived.
         confirmed: entries stored or found to be stored already.
         refused: entries not taken.
-        traffic: counts what stream clients do.
     """
 
     __slots__ = (

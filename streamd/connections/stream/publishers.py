@@ -51,7 +51,6 @@ class Publishers:
     """Declares, uses and deletes the publishers of one connection.
 
     Attributes:
-        handlers: one for each command.
         at_once: for commands that need no waiting where there is room.
     """
 

@@ -48,7 +48,6 @@ class Session:
     """The publishers and subscriptions of one connection, and its requests.
 
     Args:
-        context: what they work with.
         end: ends the connection in order, for the reason given.
     """
 

@@ -41,11 +41,7 @@ _NAMES_A_TURN = 100  # a frame holds 100,000 of them
 
 
 class Streams:
-    """The commands about streams by name.
-
-    Attributes:
-        handlers: one for each command.
-    """
+    """The commands about streams by name."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -67,7 +67,6 @@ class Consumers:
     """Begins, credits and ends the subscriptions of one connection.
 
     Attributes:
-        handlers: one for each command.
         at_once: for commands that are carried out without waiting.
     """
 

@@ -74,11 +74,8 @@ class Content(NamedTuple):
     """A message that was published.
 
     Attributes:
-        channel: its number.
-        method: the Publish.
         properties: flags and properties as they came.
         body: None when it was too large to be kept.
-        size: of the body.
     """
 
     channel: int
@@ -108,7 +105,6 @@ class Connection:
     """One connection.
 
     Attributes:
-        state: where it is.
         frame_max: bytes that a frame may have.
         channel_max: channels that may be open.
         frame_size: bytes of the last frame but those of whole messages.

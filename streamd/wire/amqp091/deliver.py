@@ -26,7 +26,6 @@ class DeliverWriter:
 
     Args:
         channel: number of its channel.
-        tag: of the consumer.
         queue: what it reads; the routing key of messages that have none.
         frame_max: bytes that a frame may have.
     """

@@ -45,7 +45,6 @@ class Fault(Exception):
     """A request that is answered with a close.
 
     Attributes:
-        code: for the close.
         reason: what was found, what was expected, what to do.
         method: what is at fault; filled in by whoever carried it out.
     """

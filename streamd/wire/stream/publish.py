@@ -299,7 +299,6 @@ class Outgoing(NamedTuple):
     """A message to be published.
 
     Attributes:
-        publishing_id: the publisher's number for it.
         body: the message's bytes.
         filter_value: None for none.
     """
