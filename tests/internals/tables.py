@@ -1,7 +1,6 @@
 """Tables that the documentation shows, made from the code."""
 
 import ast
-import dataclasses
 import re
 import typing
 from collections.abc import Iterator
@@ -58,7 +57,7 @@ def _sender(kind: type[typing.Any]) -> str:
 
 
 def _fields(kind: type[typing.Any]) -> str:
-    names = [field.name for field in dataclasses.fields(kind)]
+    names = kind.__struct_fields__
     shown = [name for name in names if name != "correlation_id"]
     if "correlation_id" in names and not kind.KEY & 0x8000:
         shown = ["*id*", *shown]

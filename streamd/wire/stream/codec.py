@@ -5,7 +5,6 @@ A frame here is what follows the 4-byte size: key, version, fields.
 
 import struct
 from collections.abc import Generator
-from dataclasses import fields as dataclass_fields
 from typing import Any, get_args, get_type_hints
 
 from streamd.wire.stream import commands as c
@@ -29,7 +28,7 @@ class _Form:
         self.version: int = getattr(kind, "VERSION", 1)
         hints = get_type_hints(kind, include_extras=True)
         self.fields: list[tuple[str, Field[Any]]] = [
-            (field.name, get_args(hints[field.name])[1]) for field in dataclass_fields(kind)
+            (name, get_args(hints[name])[1]) for name in kind.__struct_fields__
         ]
 
 

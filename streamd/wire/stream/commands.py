@@ -7,16 +7,16 @@ counts: see `publish.py` and `deliver.py`.
 Source: rabbitmq/rabbitmq-server, deps/rabbitmq_stream/docs/PROTOCOL.adoc.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
 
 from streamd.wire.stream import fields as f
 
 RESPONSE_BIT = 0x8000
 
 
-@dataclass(frozen=True, slots=True)
-class DeclarePublisher:
+class DeclarePublisher(Struct, frozen=True):
     """Announce a publisher; with a reference its messages are de-duplicated."""
 
     KEY: ClassVar[int] = 1
@@ -26,8 +26,7 @@ class DeclarePublisher:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class DeclarePublisherResponse:
+class DeclarePublisherResponse(Struct, frozen=True):
     """Answer to DeclarePublisher."""
 
     KEY: ClassVar[int] = 1 | RESPONSE_BIT
@@ -35,8 +34,7 @@ class DeclarePublisherResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """Messages without filter values: `entries` are read by `publish.decode_entries`."""
 
     KEY: ClassVar[int] = 2
@@ -46,8 +44,7 @@ class Publish:
     entries: f.Rest
 
 
-@dataclass(frozen=True, slots=True)
-class PublishFiltered:
+class PublishFiltered(Struct, frozen=True):
     """Messages with filter values (Publish version 2)."""
 
     KEY: ClassVar[int] = 2
@@ -57,8 +54,7 @@ class PublishFiltered:
     entries: f.Rest
 
 
-@dataclass(frozen=True, slots=True)
-class PublishConfirm:
+class PublishConfirm(Struct, frozen=True):
     """Messages that are stored."""
 
     KEY: ClassVar[int] = 3
@@ -66,8 +62,7 @@ class PublishConfirm:
     publishing_ids: f.PublishingIds
 
 
-@dataclass(frozen=True, slots=True)
-class PublishError:
+class PublishError(Struct, frozen=True):
     """Messages that were not taken."""
 
     KEY: ClassVar[int] = 4
@@ -75,8 +70,7 @@ class PublishError:
     faults: f.PublishFaults
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPublisherSequence:
+class QueryPublisherSequence(Struct, frozen=True):
     """Ask for the highest publishing id of a reference."""
 
     KEY: ClassVar[int] = 5
@@ -85,8 +79,7 @@ class QueryPublisherSequence:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPublisherSequenceResponse:
+class QueryPublisherSequenceResponse(Struct, frozen=True):
     """Answer to QueryPublisherSequence; 0 also where there is none."""
 
     KEY: ClassVar[int] = 5 | RESPONSE_BIT
@@ -95,8 +88,7 @@ class QueryPublisherSequenceResponse:
     sequence: f.U64 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeletePublisher:
+class DeletePublisher(Struct, frozen=True):
     """Delete a publisher."""
 
     KEY: ClassVar[int] = 6
@@ -104,8 +96,7 @@ class DeletePublisher:
     publisher_id: f.U8
 
 
-@dataclass(frozen=True, slots=True)
-class DeletePublisherResponse:
+class DeletePublisherResponse(Struct, frozen=True):
     """Answer to DeletePublisher."""
 
     KEY: ClassVar[int] = 6 | RESPONSE_BIT
@@ -113,8 +104,7 @@ class DeletePublisherResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True):
     """Begin reading a stream; `credit` is how many chunks may be sent unasked."""
 
     KEY: ClassVar[int] = 7
@@ -126,8 +116,7 @@ class Subscribe:
     properties: f.SubscribeMap = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeResponse:
+class SubscribeResponse(Struct, frozen=True):
     """Answer to Subscribe."""
 
     KEY: ClassVar[int] = 7 | RESPONSE_BIT
@@ -135,8 +124,7 @@ class SubscribeResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(Struct, frozen=True):
     """One chunk: its header and its data, without filter and trailer."""
 
     KEY: ClassVar[int] = 8
@@ -145,8 +133,7 @@ class Deliver:
     chunk: f.Rest
 
 
-@dataclass(frozen=True, slots=True)
-class DeliverCommitted:
+class DeliverCommitted(Struct, frozen=True):
     """One chunk, and how far the stream is committed (Deliver version 2)."""
 
     KEY: ClassVar[int] = 8
@@ -156,8 +143,7 @@ class DeliverCommitted:
     chunk: f.Rest
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(Struct, frozen=True):
     """Allow more chunks to be sent."""
 
     KEY: ClassVar[int] = 9
@@ -165,8 +151,7 @@ class Credit:
     credit: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class CreditResponse:
+class CreditResponse(Struct, frozen=True):
     """Answer to a Credit that failed; a successful one has no answer."""
 
     KEY: ClassVar[int] = 9 | RESPONSE_BIT
@@ -174,8 +159,7 @@ class CreditResponse:
     subscription_id: f.U8
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOffset:
+class StoreOffset(Struct, frozen=True):
     """Remember how far a consumer has come."""
 
     KEY: ClassVar[int] = 10
@@ -184,8 +168,7 @@ class StoreOffset:
     offset: f.U64
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOffset:
+class QueryOffset(Struct, frozen=True):
     """Ask for a stored offset."""
 
     KEY: ClassVar[int] = 11
@@ -194,8 +177,7 @@ class QueryOffset:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOffsetResponse:
+class QueryOffsetResponse(Struct, frozen=True):
     """Answer to QueryOffset."""
 
     KEY: ClassVar[int] = 11 | RESPONSE_BIT
@@ -204,8 +186,7 @@ class QueryOffsetResponse:
     offset: f.U64 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True):
     """Stop reading."""
 
     KEY: ClassVar[int] = 12
@@ -213,8 +194,7 @@ class Unsubscribe:
     subscription_id: f.U8
 
 
-@dataclass(frozen=True, slots=True)
-class UnsubscribeResponse:
+class UnsubscribeResponse(Struct, frozen=True):
     """Answer to Unsubscribe."""
 
     KEY: ClassVar[int] = 12 | RESPONSE_BIT
@@ -222,8 +202,7 @@ class UnsubscribeResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     """Create a stream."""
 
     KEY: ClassVar[int] = 13
@@ -232,8 +211,7 @@ class Create:
     arguments: f.MapToEnd = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateResponse:
+class CreateResponse(Struct, frozen=True):
     """Answer to Create."""
 
     KEY: ClassVar[int] = 13 | RESPONSE_BIT
@@ -241,8 +219,7 @@ class CreateResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """Delete a stream."""
 
     KEY: ClassVar[int] = 14
@@ -250,8 +227,7 @@ class Delete:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteResponse:
+class DeleteResponse(Struct, frozen=True):
     """Answer to Delete."""
 
     KEY: ClassVar[int] = 14 | RESPONSE_BIT
@@ -259,8 +235,7 @@ class DeleteResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """Ask where streams are."""
 
     KEY: ClassVar[int] = 15
@@ -268,8 +243,7 @@ class Metadata:
     streams: f.StringsToEnd
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataResponse:
+class MetadataResponse(Struct, frozen=True):
     """Answer to Metadata: a code for each stream, none for the whole."""
 
     KEY: ClassVar[int] = 15 | RESPONSE_BIT
@@ -278,8 +252,7 @@ class MetadataResponse:
     streams: f.StreamsMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataUpdate:
+class MetadataUpdate(Struct, frozen=True):
     """A stream that this connection uses is gone."""
 
     KEY: ClassVar[int] = 16
@@ -287,8 +260,7 @@ class MetadataUpdate:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class PeerProperties:
+class PeerProperties(Struct, frozen=True):
     """Who the client is."""
 
     KEY: ClassVar[int] = 17
@@ -296,8 +268,7 @@ class PeerProperties:
     properties: f.MapToEnd
 
 
-@dataclass(frozen=True, slots=True)
-class PeerPropertiesResponse:
+class PeerPropertiesResponse(Struct, frozen=True):
     """Who the server is."""
 
     KEY: ClassVar[int] = 17 | RESPONSE_BIT
@@ -306,16 +277,14 @@ class PeerPropertiesResponse:
     properties: f.Map = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SaslHandshake:
+class SaslHandshake(Struct, frozen=True):
     """Ask for the SASL mechanisms."""
 
     KEY: ClassVar[int] = 18
     correlation_id: f.U32
 
 
-@dataclass(frozen=True, slots=True)
-class SaslHandshakeResponse:
+class SaslHandshakeResponse(Struct, frozen=True):
     """The SASL mechanisms."""
 
     KEY: ClassVar[int] = 18 | RESPONSE_BIT
@@ -324,8 +293,7 @@ class SaslHandshakeResponse:
     mechanisms: f.Strings = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SaslAuthenticate:
+class SaslAuthenticate(Struct, frozen=True):
     """Log in. The data holds a password: it is left out of `repr`."""
 
     KEY: ClassVar[int] = 19
@@ -337,8 +305,7 @@ class SaslAuthenticate:
         return f"SaslAuthenticate({self.correlation_id}, {self.mechanism!r}, <secret>)"
 
 
-@dataclass(frozen=True, slots=True)
-class SaslAuthenticateResponse:
+class SaslAuthenticateResponse(Struct, frozen=True):
     """Answer to SaslAuthenticate; the challenge is present with code 10 only."""
 
     KEY: ClassVar[int] = 19 | RESPONSE_BIT
@@ -347,8 +314,7 @@ class SaslAuthenticateResponse:
     challenge: f.Rest = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Tune:
+class Tune(Struct, frozen=True):
     """Limits: the server proposes, the client answers with what it will keep to."""
 
     KEY: ClassVar[int] = 20
@@ -356,8 +322,7 @@ class Tune:
     heartbeat_seconds: f.U32
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Enter a virtual host."""
 
     KEY: ClassVar[int] = 21
@@ -365,8 +330,7 @@ class Open:
     virtual_host: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class OpenResponse:
+class OpenResponse(Struct, frozen=True):
     """Answer to Open: the address to announce, and no other property (one client requires it)."""
 
     KEY: ClassVar[int] = 21 | RESPONSE_BIT
@@ -375,8 +339,7 @@ class OpenResponse:
     properties: f.Map = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """End the connection; either side may."""
 
     KEY: ClassVar[int] = 22
@@ -385,8 +348,7 @@ class Close:
     reason: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class CloseResponse:
+class CloseResponse(Struct, frozen=True):
     """Answer to Close."""
 
     KEY: ClassVar[int] = 22 | RESPONSE_BIT
@@ -394,15 +356,13 @@ class CloseResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """A sign of life; either side."""
 
     KEY: ClassVar[int] = 23
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """Ask which partitions of a super stream a routing key leads to."""
 
     KEY: ClassVar[int] = 24
@@ -411,8 +371,7 @@ class Route:
     super_stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class RouteResponse:
+class RouteResponse(Struct, frozen=True):
     """Answer to Route; empty when the key leads nowhere."""
 
     KEY: ClassVar[int] = 24 | RESPONSE_BIT
@@ -421,8 +380,7 @@ class RouteResponse:
     streams: f.Strings = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
+class Partitions(Struct, frozen=True):
     """Ask for the partitions of a super stream, in their order."""
 
     KEY: ClassVar[int] = 25
@@ -430,8 +388,7 @@ class Partitions:
     super_stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionsResponse:
+class PartitionsResponse(Struct, frozen=True):
     """Answer to Partitions."""
 
     KEY: ClassVar[int] = 25 | RESPONSE_BIT
@@ -440,8 +397,7 @@ class PartitionsResponse:
     streams: f.Strings = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerUpdate:
+class ConsumerUpdate(Struct, frozen=True):
     """Tell a single active consumer that it is active (1) or no longer (0). Sent by the server."""
 
     KEY: ClassVar[int] = 26
@@ -450,8 +406,7 @@ class ConsumerUpdate:
     active: f.U8
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerUpdateResponse:
+class ConsumerUpdateResponse(Struct, frozen=True):
     """Answer to ConsumerUpdate: where to begin; type 0 leaves it at what Subscribe said.
 
     Some clients send eight more bytes whatever the type is.
@@ -463,8 +418,7 @@ class ConsumerUpdateResponse:
     offset: f.OffsetSpec
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeCommandVersions:
+class ExchangeCommandVersions(Struct, frozen=True):
     """Which versions of which commands the client understands."""
 
     KEY: ClassVar[int] = 27
@@ -472,8 +426,7 @@ class ExchangeCommandVersions:
     versions: f.Versions
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeCommandVersionsResponse:
+class ExchangeCommandVersionsResponse(Struct, frozen=True):
     """Which versions of which commands the server understands."""
 
     KEY: ClassVar[int] = 27 | RESPONSE_BIT
@@ -482,8 +435,7 @@ class ExchangeCommandVersionsResponse:
     versions: f.Versions = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StreamStats:
+class StreamStats(Struct, frozen=True):
     """Ask for figures about a stream."""
 
     KEY: ClassVar[int] = 28
@@ -491,8 +443,7 @@ class StreamStats:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class StreamStatsResponse:
+class StreamStatsResponse(Struct, frozen=True):
     """Answer to StreamStats."""
 
     KEY: ClassVar[int] = 28 | RESPONSE_BIT
@@ -501,8 +452,7 @@ class StreamStatsResponse:
     statistics: f.Statistics = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSuperStream:
+class CreateSuperStream(Struct, frozen=True):
     """Create streams that are partitions of one, each found by its binding key."""
 
     KEY: ClassVar[int] = 29
@@ -513,8 +463,7 @@ class CreateSuperStream:
     arguments: f.MapToEnd = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSuperStreamResponse:
+class CreateSuperStreamResponse(Struct, frozen=True):
     """Answer to CreateSuperStream."""
 
     KEY: ClassVar[int] = 29 | RESPONSE_BIT
@@ -522,8 +471,7 @@ class CreateSuperStreamResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSuperStream:
+class DeleteSuperStream(Struct, frozen=True):
     """Delete a super stream with its partitions."""
 
     KEY: ClassVar[int] = 30
@@ -531,8 +479,7 @@ class DeleteSuperStream:
     name: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSuperStreamResponse:
+class DeleteSuperStreamResponse(Struct, frozen=True):
     """Answer to DeleteSuperStream."""
 
     KEY: ClassVar[int] = 30 | RESPONSE_BIT
@@ -540,8 +487,7 @@ class DeleteSuperStreamResponse:
     code: f.U16
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveOffsetSpec:
+class ResolveOffsetSpec(Struct, frozen=True):
     """Ask where a subscription would begin."""
 
     KEY: ClassVar[int] = 31
@@ -551,8 +497,7 @@ class ResolveOffsetSpec:
     properties: f.OptionalMap = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveOffsetSpecResponse:
+class ResolveOffsetSpecResponse(Struct, frozen=True):
     """Answer to ResolveOffsetSpec; the offset is of type 4."""
 
     KEY: ClassVar[int] = 31 | RESPONSE_BIT
@@ -561,8 +506,7 @@ class ResolveOffsetSpecResponse:
     offset: f.OffsetSpec = f.NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeStreams:
+class DescribeStreams(Struct, frozen=True):
     """Ask for arguments and figures of streams; of all when none is named.
 
     Not in RabbitMQ. Send it only to a server that says `streamd` in its peer properties: others
@@ -574,8 +518,7 @@ class DescribeStreams:
     streams: f.StringsToEnd = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeStreamsResponse:
+class DescribeStreamsResponse(Struct, frozen=True):
     """Answer to DescribeStreams."""
 
     KEY: ClassVar[int] = 0x0401 | RESPONSE_BIT
@@ -584,8 +527,7 @@ class DescribeStreamsResponse:
     streams: f.Descriptions = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeSubscription:
+class DescribeSubscription(Struct, frozen=True):
     """Ask how far a subscription has come; answered once everything before an offset is done.
 
     Chunks that a filter skips leave no trace on the wire, so without this a consumer cannot
@@ -598,8 +540,7 @@ class DescribeSubscription:
     awaited_offset: f.U64
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeSubscriptionResponse:
+class DescribeSubscriptionResponse(Struct, frozen=True):
     """Answer to DescribeSubscription, after all chunks that it counts."""
 
     KEY: ClassVar[int] = 0x0402 | RESPONSE_BIT
@@ -608,8 +549,7 @@ class DescribeSubscriptionResponse:
     statistics: f.Statistics = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Manage:
+class Manage(Struct, frozen=True):
     """Look at or change users, permissions and virtual hosts. For administrators.
 
     Not in RabbitMQ; see DescribeStreams. An argument may be a password: `repr` leaves them out.
@@ -624,8 +564,7 @@ class Manage:
         return f"Manage({self.correlation_id}, {self.operation!r}, <secret>)"
 
 
-@dataclass(frozen=True, slots=True)
-class ManageResponse:
+class ManageResponse(Struct, frozen=True):
     """Answer to Manage: why it was refused, or the result."""
 
     KEY: ClassVar[int] = 0x0403 | RESPONSE_BIT
@@ -635,8 +574,7 @@ class ManageResponse:
     rows: f.Maps = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeFilters:
+class DescribeFilters(Struct, frozen=True):
     """Ask how well the chunk filters of a stream work. Not in RabbitMQ; see DescribeStreams."""
 
     KEY: ClassVar[int] = 0x0404
@@ -644,8 +582,7 @@ class DescribeFilters:
     stream: f.String
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeFiltersResponse:
+class DescribeFiltersResponse(Struct, frozen=True):
     """Answer to DescribeFilters: counts, and shares in parts per million."""
 
     KEY: ClassVar[int] = 0x0404 | RESPONSE_BIT
@@ -654,8 +591,7 @@ class DescribeFiltersResponse:
     statistics: f.Statistics = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Find:
+class Find(Struct, frozen=True):
     """Search a stream for single messages; a new one ends the one before on its connection.
 
     Words are key, property, filter, each perhaps several times, from, to, by, sql, dialect, tags,
@@ -668,8 +604,7 @@ class Find:
     words: f.Map = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FindResponse:
+class FindResponse(Struct, frozen=True):
     """Answer to Find: why it was refused, or a page of what was found.
 
     `cut` says why there may be more: limit, size or budget; empty when this is all. Then `after`

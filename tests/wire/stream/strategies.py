@@ -1,6 +1,5 @@
 """Random commands, made from the declared field types."""
 
-from dataclasses import fields as dataclass_fields
 from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
@@ -68,7 +67,7 @@ KINDS: list[type[Any]] = sorted(get_args(c.Command), key=lambda kind: kind.__nam
 
 def of_kind(kind: type[Any]) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, *(BY_TYPE[hints[x.name]] for x in dataclass_fields(kind)))
+    return st.builds(kind, *(BY_TYPE[hints[name]] for name in kind.__struct_fields__))
 
 
 COMMANDS: st.SearchStrategy[c.Command] = st.one_of(map(of_kind, KINDS))

@@ -2,7 +2,6 @@
 
 import gc
 import tracemalloc
-from dataclasses import fields as dataclass_fields
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -21,7 +20,7 @@ SMALL |= {tuple[Pair, ...]: Pair("", ""), tuple[CommandVersions, ...]: CommandVe
 
 def arrays_of(kind: type[Any]) -> list[str]:
     hints = get_type_hints(kind, include_extras=True)
-    found = {field.name: get_args(hints[field.name])[1] for field in dataclass_fields(kind)}
+    found = {name: get_args(hints[name])[1] for name in kind.__struct_fields__}
     return [name for name, field in found.items() if field.item is not None]
 
 
@@ -30,12 +29,12 @@ def encoded(kind: type[Any], numbers: dict[str, int]) -> bytes:
     hints = get_type_hints(kind)
     hints["offset"] = int
     values = {
-        field.name: (SMALL[hints[field.name]],) * numbers[field.name]
-        if field.name in numbers
+        name: (SMALL[hints[name]],) * numbers[name]
+        if name in numbers
         else c.f.NO_OFFSET
-        if field.name == "offset"
-        else SMALL[hints[field.name]]
-        for field in dataclass_fields(kind)
+        if name == "offset"
+        else SMALL[hints[name]]
+        for name in kind.__struct_fields__
     }
     return codec.encode(kind(**values))[codec.SIZE_BYTES :]
 

@@ -1,6 +1,5 @@
 """The protocol without sockets: any cut of the bytes, every state, every limit."""
 
-from dataclasses import fields
 from typing import Any, get_type_hints
 
 import pytest
@@ -128,7 +127,7 @@ def sample(kind: type[Any]) -> c.Command:
     values = {f.U8: 1, f.U16: OK, f.U32: 60, f.U64: 7, f.String: "s", f.OffsetSpec: NO_OFFSET}
     empty: dict[Any, Any] = {f.Rest: b"", f.Bytes: b""}
     return kind(  # type: ignore[no-any-return]
-        *(values.get(t, empty.get(t, ())) for t in (hints[x.name] for x in fields(kind)))
+        *(values.get(t, empty.get(t, ())) for t in (hints[name] for name in kind.__struct_fields__))
     )
 
 
