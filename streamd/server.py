@@ -514,7 +514,7 @@ def _bind_http(
         except OSError as error:
             refusal = _cannot_listen(config.host, port, option, error)
             if error.errno == errno.EADDRINUSE and name == METRICS and port == METRICS_PORT:
-                logger.warning("%s; there are no metrics of this server", refusal)
+                logger.warning("%s; this server runs without metrics", refusal)
                 continue  # nobody has asked for it: no reason to serve no messages
             raise refusal from error
         sockets.callback(listeners[name].close)

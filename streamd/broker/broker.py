@@ -270,7 +270,7 @@ def _remove_folders(folders: Iterable[str]) -> None:
         try:
             OsDisk().remove_folder(folder)
         except SegmentsError as error:
-            logger.warning("%s; it goes at the next start", error)
+            logger.warning("%s; it will be removed at the next start", error)
 
 
 def _clean_up(data: str, rows: Iterable[StreamRow]) -> list[str]:

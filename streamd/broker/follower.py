@@ -257,7 +257,7 @@ class Follower:
                 await self._look()
             except (TierError, CatalogError, FormatError) as error:
                 if not self._away:
-                    logger.warning("what the tier has is not known at the moment: %s", error)
+                    logger.warning("cannot look at the tier at the moment: %s", error)
                 self._away = str(error)
             else:
                 if self._away:

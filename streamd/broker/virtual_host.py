@@ -707,4 +707,4 @@ async def _empty_trash(folders: Iterable[str]) -> None:
         try:
             await threads.in_thread(OsDisk().remove_folder, folder)
         except SegmentsError as error:
-            logger.warning("%s; it goes at the next start", error)
+            logger.warning("%s; it will be removed at the next start", error)

@@ -11,10 +11,10 @@ _EXPLAINED = (
     # A client enters a virtual host that another one has just deleted.
     re.compile(r"login refused, user 'guest', virtual host 'v\d+': virtual host access failure"),
     # The store of the tier refuses now and then; what is said of it is not of a store that is away.
-    re.compile(r"stream \S+ is uploaded to the tier later: .*the connection broke off"),
+    re.compile(r"stream \S+ will be uploaded to the tier later: .*the connection broke off"),
     re.compile(r"the tier later: the manifest \S+ could not be written"),
-    re.compile(r"(tier:|whose the tier is:|tier later:|goes on waiting:) the connection broke off"),
-    re.compile(r"the catalog is not in the tier as it is now: the connection broke off"),
+    re.compile(r"(tier:|tier later:|waiting for it:) the connection broke off"),
+    re.compile(r"the tier does not have the newest catalog: the connection broke off"),
     # The process that makes key tables was killed at the same segment three times.
     re.compile(r"WARNING no key index for .*: (the process has ended with -9|it was killed)"),
 )

@@ -676,12 +676,12 @@ class Fetcher:
                 logger.error("stream %s: %s", job.stream.name, error)
             elif not self._is_full:
                 self._is_full = True
-                logger.error("%s; the cache of the tier is made smaller", error)
+                logger.error("%s; shrinking the cache of the tier", error)
         elif not isinstance(error, TierError):
             self._supervisor.failed("fetching from the tier", job.stream.name, error)
         elif not self._is_away:
             self._is_away = True
-            logger.error("the tier cannot be read, what waits for it goes on waiting: %s", error)
+            logger.error("the tier cannot be read; readers keep waiting for it: %s", error)
         self._is_tried_again(job)
 
     def _is_tried_again(self, job: _Job) -> None:

@@ -238,7 +238,7 @@ class KeyUpkeep:
         segment, path = task.segment, task.job.path
         if answer.is_temporary:
             if not self._has_warned:
-                logger.warning("%s is made later: %s", path, answer.fault)
+                logger.warning("%s will be built later: %s", path, answer.fault)
             self._has_warned = True
             self._not_before = trio.current_time() + _SHORTAGE_SECONDS
         elif (task.job.tables or answer.has_died) and self._may_try_again(segment):

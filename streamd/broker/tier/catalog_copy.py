@@ -130,7 +130,7 @@ class CatalogCopies:
                 self._fenced(error)
             except (TierError, CatalogError) as error:
                 self.is_behind = True
-                logger.warning("the catalog is not in the tier as it is now: %s", error)
+                logger.warning("the tier does not have the newest catalog: %s", error)
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
                 continue

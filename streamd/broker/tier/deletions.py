@@ -59,7 +59,7 @@ class Deletions:
             except (ValueError, KeyError, TypeError):
                 path = PurePath(self._folder, name)
                 logger.warning(
-                    "%s is left out: it is not whole; `streamd tier gc` finds more", path
+                    "skipping %s, which is incomplete; `streamd tier gc` finds what is left", path
                 )
         return sorted(found, key=lambda one: one.due_ms)
 

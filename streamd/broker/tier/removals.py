@@ -176,7 +176,9 @@ class Removals:
                 if isinstance(error, OvertakenError):
                     await self._ownership.check_ownership()
                 if not (pause or self._ownership.fence):
-                    logger.warning("what is not needed is removed from the tier later: %s", error)
+                    logger.warning(
+                        "objects that are not needed will be removed from the tier later: %s", error
+                    )
                 pause = next_pause(pause)
             seconds = shortened(pause) if pause else self._seconds_to_remove()
             with trio.move_on_after(seconds):

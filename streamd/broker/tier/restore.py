@@ -169,7 +169,7 @@ async def check_is_ours(data: str, store: ObjectStore) -> None:
     except TierError as error:
         reason = str(error)
     if reason:
-        logger.warning("it is not known whose the tier is: %s", reason)
+        logger.warning("cannot find out who owns the tier: %s", reason)
         return
     if found is not None:
         raise RestoreError(
@@ -499,7 +499,7 @@ def catalog_copy(store: ObjectStore, copy: CatalogCopy | None) -> bytes | None:
     try:
         return read_object(store, copy.key, StoredFile(copy.size, copy.crc), _MOST_CATALOG)
     except BadObjectError as error:
-        logger.error("%s; an older copy of the catalog is looked for", error)
+        logger.error("%s; looking for an older copy of the catalog", error)
     keys = {revision_of(found.key): found.key for found in store.listing(CATALOG_FOLDER)}
     for revision in sorted(keys, reverse=True):
         if revision < copy.revision:

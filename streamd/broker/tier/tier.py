@@ -356,7 +356,7 @@ class Tier:
         stream = self._streams.get((Name(key.virtual_host), Name(key.stream)))
         if stream is None:
             logger.warning(
-                "stream %s is in the tier, and not in the catalog; what is there of it is left",
+                "stream %s is in the tier but not in the catalog; its objects stay there",
                 key.stream,
             )
             return False

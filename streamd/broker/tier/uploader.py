@@ -161,4 +161,4 @@ class Uploader:
     def _say(self, stream: TieredStream, error: SegmentsError) -> None:
         stream.fault = str(error)
         if not stream.is_fenced and stream.pause == FIRST_PAUSE:
-            logger.warning("stream %s is uploaded to the tier later: %s", stream.name, error)
+            logger.warning("stream %s will be uploaded to the tier later: %s", stream.name, error)

@@ -358,7 +358,7 @@ class Delivery:
         So do all that read the stream on this connection: no client is told of one alone.
         """
         logger.info(
-            "stream %s: the standing selector of group %s has changed; its consumers begin anew",
+            "stream %s: group %s has another standing selector; its consumers subscribe again",
             subscription.stream.name,
             subscription.interest.group,
         )

@@ -246,7 +246,7 @@ async def test_a_full_disk_makes_the_cache_smaller(
     await demand.fetch(world.error(3))
     assert world.has(3)
     assert not world.has(1)
-    assert caplog.text.count("the cache of the tier is made smaller") == 1
+    assert caplog.text.count("shrinking the cache of the tier") == 1
 
 
 async def test_a_bug_is_logged_and_tried_again(
@@ -470,7 +470,7 @@ async def test_a_store_that_cannot_say_what_became_of_it(
         world.store.create(key, content[: -1 if fault == "a damaged one" else None])
     assert not await _is_read(world, 10_000)
     assert not world.segments[0].damage
-    assert caplog.text.count("what waits for it goes on waiting") == 1
+    assert caplog.text.count("readers keep waiting for it") == 1
     world.store.objects |= gone
     assert await _is_read(world, 100)
     assert world.has(3)

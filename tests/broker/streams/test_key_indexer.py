@@ -263,7 +263,7 @@ async def test_a_full_disk(
     await fill(peer, 0, 20)
     await trio.sleep(200)
     assert 3 < len(worker.jobs) < 10
-    lines = [record for record in caplog.records if "is made later" in record.getMessage()]
+    lines = [record for record in caplog.records if "will be built later" in record.getMessage()]
     assert len(lines) == 1
     worker.make = make
     await trio.sleep(40)

@@ -562,7 +562,7 @@ async def test_a_store_that_hangs_does_not_keep_a_new_server_from_starting(
             began_at = trio.current_time()
             await restoring.check_is_ours(str(tmp_path / "new"), store)
             assert trio.current_time() <= began_at + 10
-    assert "it is not known whose the tier is: it has not answered within 10 s" in caplog.text
+    assert "cannot find out who owns the tier: it has not answered within 10 s" in caplog.text
 
 
 @pytest.mark.parametrize(
