@@ -180,7 +180,7 @@ class _Retry:
         self._give_up_at: float | None = None
         self._up_at: float | None = None
 
-    def is_up(self) -> None:
+    def came_up(self) -> None:
         self._up_at = anyio.current_time()
 
     def log(self, error: Exception) -> None:
@@ -369,7 +369,7 @@ class ReconnectingConnection:
                     self._endpoint, self._name, self._heartbeat, self._take
                 ) as connection:
                     await self._begin(connection)
-                    retry.is_up()
+                    retry.came_up()
                     if not has_started:
                         has_started = True
                         task_status.started()

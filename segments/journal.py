@@ -266,7 +266,7 @@ class Journal:
         self._borrowed = self._file
         return self._file
 
-    def was_not_flushed(self, *, is_new: bool) -> None:
+    def flush_failed(self, *, is_new: bool) -> None:
         """What was borrowed has to be flushed again; before it is given back.
 
         Args:

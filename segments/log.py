@@ -986,7 +986,7 @@ class Log:
         is_temporary = error is not None and error.is_temporary and self._writer.failed is None
         self._obstacle = error if is_temporary else None
         if is_temporary:
-            self._journal.was_not_flushed(is_new=has_new_journal)
+            self._journal.flush_failed(is_new=has_new_journal)
         self._journal.give_back(is_safe=is_done and not flush.is_partial)
         if is_done:
             for appended in self._state.end(flush):

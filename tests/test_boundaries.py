@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -263,6 +264,19 @@ def test_only_the_command_line_uses_the_client_library() -> None:
     assert users, "or this test looks at the wrong place"
     users -= {"streamd/__init__.py"}  # for who imports it from there
     assert {file for file in users if not file.startswith("streamd/cli/")} == set()
+
+
+def test_functions_that_are_named_as_questions_answer_them() -> None:
+    """A name that begins with is, has or was is no command."""
+    commands = [
+        f"{file}:{node.lineno} {node.name}"
+        for file in product()
+        for node in ast.walk(ast.parse((ROOT / file).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.lstrip("_").startswith(("is_", "has_", "was_"))
+        and not re.search("bool|TypeGuard", ast.unparse(node.returns or ast.Constant("")))
+    ]
+    assert commands == []
 
 
 def loaded(module: str, others: str) -> set[str]:

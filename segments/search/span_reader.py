@@ -120,7 +120,7 @@ class SpanReader:
                 return
             data = self._read_bytes(position + header.data_start, header.data_size)
         except FormatError:  # the device cannot read it
-            self._is_damaged(ordinal)
+            self._mark_damaged(ordinal)
             raise WrongIndex from None
         yield _checked(ordinal, header, data)
 
@@ -142,7 +142,7 @@ class SpanReader:
         try:
             return self._read_large(ordinal, matchers)
         except FormatError:  # the device cannot read it
-            self._is_damaged(ordinal)
+            self._mark_damaged(ordinal)
             raise WrongIndex from None
 
     def _read_large(self, ordinal: int, matchers: ChunkTest) -> bytes | None:
@@ -190,10 +190,10 @@ class SpanReader:
                 position = table.positions[ordinal]
                 is_damaged = not header_is_sound(self._file, position, header, head)
         if is_damaged:
-            self._is_damaged(ordinal)
+            self._mark_damaged(ordinal)
         raise WrongIndex
 
-    def _is_damaged(self, ordinal: int) -> None:
+    def _mark_damaged(self, ordinal: int) -> None:
         """A chunk cannot be read, which is where it should be: readers step over it from now on."""
         position, offset = self._table.positions[ordinal], self._table.chunk_ids[ordinal]
         try:

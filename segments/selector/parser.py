@@ -188,14 +188,14 @@ class Parser(Tokens):
                 self.fail("comparisons do not follow one another; use AND")
             return n.Comparison(operator, left, right, span=self.span(start))
         if self.keyword() == "IS":
-            return self._is_null(left, start)
+            return self._null_test(left, start)
         negated = self.take_keyword("NOT")
         node = self._test(left, negated, start)
         if node is None and negated:
             self.fail("IN, LIKE or another test is expected after NOT")
         return left if node is None else node
 
-    def _is_null(self, left: n.Node, start: int) -> n.Node:
+    def _null_test(self, left: n.Node, start: int) -> n.Node:
         if not self._is_union and not isinstance(left, n.Property):
             self.fail("IS NULL is for properties only")
         self.take()

@@ -110,15 +110,15 @@ def _bits_say(
     for size in np.unique(sizes[sizes > 0]):
         same = sizes == size
         first, second = bits_in(int(size))
-        found[same] = _has_bit(window, positions[same], first)
-        found[same] &= _has_bit(window, positions[same], second)
+        found[same] = _bit_mask(window, positions[same], first)
+        found[same] &= _bit_mask(window, positions[same], second)
     return found
 
 
 def _bits_match(window: Window, positions: Numbers, size: int, matcher: ChunkMatcher) -> Mask:
     if not size:
         return np.full(len(positions), matcher.match_unfiltered)
-    has = partial(_has_bit, window, positions)
+    has = partial(_bit_mask, window, positions)
 
     def holds(value: bytes) -> Mask:
         if not value:
@@ -137,7 +137,7 @@ def _bits_match(window: Window, positions: Numbers, size: int, matcher: ChunkMat
     return found
 
 
-def _has_bit(window: Window, positions: Numbers, bit: int) -> Mask:
+def _bit_mask(window: Window, positions: Numbers, bit: int) -> Mask:
     places = window.content[positions - window.start + CHUNK_HEADER_SIZE + bit // 8]
     mask: Mask = (places >> np.uint8(7 - bit % 8)) & np.uint8(1) == 1
     return mask

@@ -65,7 +65,7 @@ from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
-from streamd.broker.tier.patience import each, patiently
+from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.restore import (
     SCRATCH,
@@ -190,7 +190,7 @@ class Follower:
             RestoreError: it cannot be done.
         """
         try:
-            held = await patiently(claims.look, self._store)
+            held = await retry_store(claims.look, self._store)
             self._looked_ms = self._now_ms()
             if held is None:
                 raise RestoreError(
@@ -489,7 +489,7 @@ class Follower:
         if one.manifest is None:
             raise UnrestoredError(one.fault)
         manifest = one.manifest
-        tracking = await patiently(tracking_of, self._store, manifest, seconds=_OPEN_SECONDS)
+        tracking = await retry_store(tracking_of, self._store, manifest, seconds=_OPEN_SECONDS)
         stored = tracking.offsets()
         await threads.in_thread(_make_folder, folder, manifest, one.stored, tracking)
         one.stored = stored

@@ -177,7 +177,7 @@ class Searches:
                 limits = Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES)
                 arguments = log, asked.request, identity, self._now_ms(), asked.after, limits
                 ends_at = trio.current_time() + seconds
-                search = await stream.patiently(Search, *arguments, seconds=_FETCH_SECONDS)
+                search = await stream.retry_cold_read(Search, *arguments, seconds=_FETCH_SECONDS)
                 await self._go_through(search, stream, ends_at)
                 if search.is_away and not search.has_progressed:
                     raise AwayError(_FETCH_SECONDS)

@@ -90,7 +90,7 @@ class QueuedConsumer(ABC):
         """It has read and sent everything that is committed."""
 
     @abstractmethod
-    def has_fetched(self) -> None:
+    def read_on(self) -> None:
         """What it waited for is here: read on, soon."""
 
     @abstractmethod
@@ -159,14 +159,14 @@ class QueuedConsumer(ABC):
             return  # it has been checked meanwhile, and will meet the same error
         if self._demand is None:
             self._demand = self.stream.demand()
-        self._demand.want(error, self._has_fetched, requests)
+        self._demand.want(error, self._resume, requests)
         self.state = ConsumerState.FETCHING
 
-    def _has_fetched(self) -> None:
+    def _resume(self) -> None:
         if self.state is ConsumerState.FETCHING:
             self.state = ConsumerState.IDLE
             try:
-                self.has_fetched()
+                self.read_on()
             except Exception as error:  # noqa: BLE001 - a bug: it ends this connection alone
                 self._queue.fail(error)
             if self.state is ConsumerState.IDLE and self._demand is not None:
@@ -182,7 +182,7 @@ class QueuedConsumer(ABC):
         if self._demand is not None and self.state is not ConsumerState.FETCHING:
             self._demand.release()
 
-    def has_read(self, reader: Reader) -> None:
+    def fetch_ahead(self, reader: Reader) -> None:
         """It has read on: what was kept for that may go, and what it needs soon is fetched."""
         if self._demand is not None:
             self._demand.release()

@@ -364,7 +364,7 @@ class MessagePages:
         async with host.find(name).opened() as log:
             is_last = offset == log.gaps.before(log.committed_offset) - 1
             try:
-                header = await host.find(name).patiently(
+                header = await host.find(name).retry_cold_read(
                     _chunk_of, log, message.chunk, seconds=PATIENT_SECONDS
                 )
             except SegmentsError as error:

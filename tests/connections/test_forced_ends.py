@@ -159,4 +159,4 @@ async def test_what_is_taken_away_while_a_message_is_on_its_way_to_many_streams(
     assert (await peer.expect(m.ConnectionClose)).code == 320
     await peer.send(m.ConnectionCloseOk(), 0)
     await peer.ended()
-    assert not any(server.host.find(as_sent(name)).num_published for name in names)
+    assert not any(server.host.find(as_sent(name)).life.num_published for name in names)

@@ -197,7 +197,7 @@ class Demand:
         pins, self._pins = self._pins, []
         for pin in pins:
             pin.release()
-        self._fetcher.keeps_nothing(self)
+        self._fetcher.unpin(self)
 
     def stop(self) -> None:
         """Nothing is needed at the moment: nobody is told."""
@@ -266,7 +266,7 @@ class Demand:
         callback = self._callback
         if callback is not None and self._error is error:
             self._callback = self._error = None
-            self._fetcher.keeps(self)
+            self._fetcher.pin(self)
             callback()
 
     def _forget_jobs(self) -> None:
@@ -274,7 +274,7 @@ class Demand:
         self._waits_for.clear()
         self.needed.clear()
         self.soon.clear()
-        self._fetcher.has_nothing(self)
+        self._fetcher.unqueue(self)
         for job in jobs:
             job.users.pop(self, None)
             self._fetcher.left(job)
@@ -322,7 +322,7 @@ class Fetcher:
         """What a reader of a stream wants, nothing as yet."""
         return Demand(self, stream)
 
-    async def patiently(
+    async def retry_cold_read(
         self,
         stream: ColdStream,
         work: Callable[..., Result],
@@ -429,16 +429,16 @@ class Fetcher:
         """A demand has a job that it does not wait for."""
         self._soon[demand] = None
 
-    def has_nothing(self, demand: Demand) -> None:
+    def unqueue(self, demand: Demand) -> None:
         """A demand wants nothing any more: it has no turn."""
         self._needed.pop(demand, None)
         self._soon.pop(demand, None)
 
-    def keeps_nothing(self, demand: Demand) -> None:
+    def unpin(self, demand: Demand) -> None:
         """A demand has read what it has waited for."""
         self._kept.pop(demand, None)
 
-    def keeps(self, demand: Demand) -> None:
+    def pin(self, demand: Demand) -> None:
         """A demand has what it has waited for, and keeps it until it has been read.
 
         Those that do not come to read it, as their peers take nothing, are not to fill the disk.
@@ -500,20 +500,20 @@ class Fetcher:
             fetched = await self._fetch(job)
             is_here = True
         except (MissingError, CutError) as error:
-            await self._is_missing(job, error)
+            await self._note_missing(job, error)
         except BadFileError as error:
-            self._is_bad(job, str(error))
+            self._reject(job, str(error))
         except Exception as error:  # noqa: BLE001 - the store's, the disk's, or a bug
             if isinstance(error, StorageError):
                 with suppress(SegmentsError):
                     await threads.in_thread(self.cache.shrink, self.cache.num_bytes // 2)
-            self._has_failed(job, error)
+            self._retry_later(job, error)
         finally:
             self._running -= 1
             self._running_bytes -= job.size
         self.schedule()
         if is_here:
-            self._is_here(job, fetched)
+            self._accept(job, fetched)
             if job.suffix == FILTER_SUFFIX:
                 await self._load_filters(job)
             self._end(job, fetched.pin if fetched is not None else None)
@@ -559,7 +559,7 @@ class Fetcher:
 
     # -- what came of it
 
-    def _is_here(self, job: _Job, fetched: Fetched | None) -> None:
+    def _accept(self, job: _Job, fetched: Fetched | None) -> None:
         self.num_bytes += job.size
         self._most = min(self._most + 1, MAX_REQUESTS)
         if self._is_away:
@@ -570,13 +570,13 @@ class Fetcher:
             self.num_errors += 1
             logger.error("stream %s: the tier has damaged %s", job.stream.name, fetched.fault)
 
-    async def _is_missing(self, job: _Job, error: TierError) -> None:
+    async def _note_missing(self, job: _Job, error: TierError) -> None:
         """An object is not there, or cut: its segment has left the log, or it is lost, or comes."""
         try:
             is_lost = await self._is_lost(job)
         except Exception as doubt:  # noqa: BLE001 - the store's, or a bug
             job.missing_since = None
-            self._has_failed(job, doubt)
+            self._retry_later(job, doubt)
             return
         if self.segment_of(job.stream, job.cached) is None:
             job.cached.is_gone = job.stream.is_open
@@ -586,7 +586,7 @@ class Fetcher:
         if job.missing_since is None:
             job.missing_since = now
         if now - job.missing_since < LOST_SECONDS:  # a log that follows another's does so by then
-            self._is_tried_again(job)
+            self._let_rest(job)
         elif is_lost:
             self._lose(job, error)
         else:
@@ -605,7 +605,7 @@ class Fetcher:
         """An object is lost, as far as is known; it is done without, and asked for now and then."""
         segment = self.segment_of(job.stream, job.cached)
         if job.suffix in DERIVED_SUFFIXES or segment is None:
-            self._is_bad(job, str(error))
+            self._reject(job, str(error))
             return
         if not job.cached.is_gone:
             self.num_errors += 1
@@ -616,10 +616,10 @@ class Fetcher:
             else:
                 segment.mark_all_damaged()
                 job.cached.is_gone = True
-            self._is_asked_again(job)
+            self._ask_later(job)
         self._end(job, None)
 
-    def _is_asked_again(self, job: _Job) -> None:
+    def _ask_later(self, job: _Job) -> None:
         self._lost.append(job)
         if len(self._lost) == 1:
             self._supervisor.start_once("asking for what is lost", self._ask_again)
@@ -651,7 +651,7 @@ class Fetcher:
             )
         return True
 
-    def _is_bad(self, job: _Job, reason: str) -> None:
+    def _reject(self, job: _Job, reason: str) -> None:
         """A file beside a segment cannot be had: it is done without, if it can be."""
         self.num_errors += 1
         logger.error("stream %s: %s", job.stream.name, reason)
@@ -663,10 +663,10 @@ class Fetcher:
         elif segment is not None:
             segment.mark_all_damaged()
             job.cached.is_gone = True
-            self._is_asked_again(job)
+            self._ask_later(job)
         self._end(job, None)
 
-    def _has_failed(self, job: _Job, error: Exception) -> None:
+    def _retry_later(self, job: _Job, error: Exception) -> None:
         """A request has failed: it is made again in a while, if somebody still wants it."""
         self.num_errors += 1
         if isinstance(error, TierError):
@@ -682,9 +682,9 @@ class Fetcher:
         elif not self._is_away:
             self._is_away = True
             logger.error("the tier cannot be read; readers keep waiting for it: %s", error)
-        self._is_tried_again(job)
+        self._let_rest(job)
 
-    def _is_tried_again(self, job: _Job) -> None:
+    def _let_rest(self, job: _Job) -> None:
         job.state = _State.RESTING
         self.left(job)
 

@@ -270,10 +270,10 @@ class LogMaintenance:
 
     async def _truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:
         log = self._log
-        offset = (await self._patiently(log.find, spec)).offset
+        offset = (await self._retry_cold_read(log.find, spec)).offset
         await self.flush(with_checkpoint=True, seals=offset > log.segments[-1].base_offset)
         self._check_open()
-        start = await self._patiently(log.find, at_offset(offset))
+        start = await self._retry_cold_read(log.find, at_offset(offset))
         if start.offset <= log.kept_from:
             return log.kept_from
         rest = None
@@ -314,7 +314,7 @@ class LogMaintenance:
         rest = Rest(segment, Place(start.position, start.offset))
         self._copied = segment
         try:
-            await self._patiently_in_thread(rest.copy, self._check_running)
+            await self._retry_in_thread(rest.copy, self._check_running)
         except SegmentsError as error:
             logger.warning("stream %s is cut before a whole segment: %s", self._name, error)
             await self._carry_out(rest.discard, logging.WARNING)
@@ -324,7 +324,7 @@ class LogMaintenance:
             self._has_worked.unpark_all()
         return rest
 
-    async def _patiently(self, work: Callable[..., Result], *arguments: object) -> Result:
+    async def _retry_cold_read(self, work: Callable[..., Result], *arguments: object) -> Result:
         """What some work gives, which is done again when what it needs is fetched.
 
         Raises:
@@ -335,13 +335,13 @@ class LogMaintenance:
         async def do(work: Callable[..., Result], *arguments: object) -> Result:
             return work(*arguments)
 
-        return await self._done_patiently(do, work, *arguments)
+        return await self._retry_cold(do, work, *arguments)
 
-    async def _patiently_in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
+    async def _retry_in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
         """The same, in a thread."""
-        return await self._done_patiently(threads.in_thread, work, *arguments)
+        return await self._retry_cold(threads.in_thread, work, *arguments)
 
-    async def _done_patiently(
+    async def _retry_cold(
         self,
         do: Callable[..., Awaitable[Result]],
         work: Callable[..., Result],

@@ -399,10 +399,10 @@ class Stream:
         assert self._services.fetcher is not None  # noqa: S101 - or nothing would be cold
         return self._services.fetcher.demand(self)
 
-    async def patiently(
+    async def retry_cold_read(
         self, work: Callable[..., Result], *arguments: object, seconds: float = math.inf
     ) -> Result:
-        """What some work on its log gives that does not wait; see `Fetcher.patiently`.
+        """What some work on its log gives that does not wait; see `Fetcher.retry_cold_read`.
 
         Raises:
             AwayError: it takes longer.
@@ -414,7 +414,7 @@ class Stream:
         except ColdError:
             assert self._services.fetcher is not None  # noqa: S101 - as above
             fetcher = self._services.fetcher
-            return await fetcher.patiently(self, work, *arguments, seconds=seconds)
+            return await fetcher.retry_cold_read(self, work, *arguments, seconds=seconds)
 
     def remove(self) -> None:
         """The stream is deleted: nobody waits for it any longer, its files are released."""

@@ -67,14 +67,14 @@ class Line:
         else:
             if is_done:
                 share = max(taken, self._part) / max(size, 1)
-                self._has_arrived(
+                self._note_arrival(
                     share * (trio.current_time() - began), is_whole=taken >= self._part
                 )
             return is_done
         finally:
             self._leave(taken)
 
-    def _has_arrived(self, seconds: float, *, is_whole: bool) -> None:
+    def _note_arrival(self, seconds: float, *, is_whole: bool) -> None:
         """A part has taken so long; one that was not whole would have."""
         if seconds < _SOON_SECONDS:
             self.window = min(2 * self.window, MOST_PARTS * self._part)

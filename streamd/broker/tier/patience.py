@@ -26,7 +26,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds
 _FINAL = (DeniedError, MissingError, ConflictError, UnsupportedError)
 
 
-async def patiently(
+async def retry_store(
     work: Callable[..., Result], *arguments: object, seconds: float = 60.0
 ) -> Result:
     """Ask the store; while it is away, again until some time is over.
@@ -62,7 +62,7 @@ async def each(
     async def go_on() -> None:
         for number in numbers:
             try:
-                found[number] = await patiently(work, wanted[number], seconds=seconds)
+                found[number] = await retry_store(work, wanted[number], seconds=seconds)
             except SegmentsError as error:
                 found[number] = error
 

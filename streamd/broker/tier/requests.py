@@ -134,13 +134,13 @@ class CountedStore:
     ) -> None:
         under_way = at_once * MOST_IN_REQUEST
 
-        def has_moved(some: int) -> None:
+        def note_moved(some: int) -> None:
             self._add(Kind.PUT, some)
             moved(some)
             expect(under_way)
 
         with self._counted(Kind.PUT, under_way):
-            self._inner.put_file(key, path, size, at_once, has_moved)
+            self._inner.put_file(key, path, size, at_once, note_moved)
 
     def create(self, key: str, content: bytes) -> str:  # noqa: D102 - see ObjectStore
         with self._counted(Kind.PUT, len(content)):

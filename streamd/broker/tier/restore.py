@@ -63,7 +63,7 @@ from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
 from streamd.broker.tier.catalog_copy import revision_of
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
-from streamd.broker.tier.patience import each, patiently
+from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
 from streamd.operations.names import as_sent, stream_folder
 
@@ -280,23 +280,23 @@ class _Restore:
         self._has_faults = False
 
     async def run(self) -> Restored:
-        found = await patiently(claims.look, self._store)
+        found = await retry_store(claims.look, self._store)
         if found is None:
             raise RestoreError(
                 f"there is nothing in the tier {self._store} to restore: is it mounted, and is "
                 "its address right? Without --restore, a server begins an empty tier there"
             )
         await threads.in_thread(self._begin)
-        held = await patiently(self._claim)
+        held = await retry_store(self._claim)
         epoch, tier = held.cluster.epoch, held.cluster.tier
         self._me = self._me._replace(epoch=epoch, tier=tier, claimed=epoch)
         self._since = held.cluster.since
         await threads.in_thread(keep_epoch, self._data, self._me)
-        catalog = await patiently(catalog_copy, self._store, held.cluster.catalog)
-        folders = by_stream(await patiently(stream_folders, self._store))
+        catalog = await retry_store(catalog_copy, self._store, held.cluster.catalog)
+        folders = by_stream(await retry_store(stream_folders, self._store))
         streams = await self._restore_all(folders)
         await threads.in_thread(self._write_catalog, catalog, streams)
-        await patiently(self._finish)
+        await retry_store(self._finish)
         await threads.in_thread(self._end)
         manifests = [one.manifest for one in streams if one.manifest is not None]
         num_bytes = sum(manifest.size for manifest in manifests)

@@ -104,7 +104,7 @@ class AmqpConsumer(QueuedConsumer):
             self._first_chunk_id = self.reader.next_offset
         self.stream.traffic.begin_reading(self.reader.counts, sends=False)
 
-    def has_fetched(self) -> None:
+    def read_on(self) -> None:
         """See QueuedConsumer."""
         if self.reader is None:
             try:
@@ -231,7 +231,7 @@ class AmqpConsumer(QueuedConsumer):
         except ColdError as error:
             self.fetch(error, reader.missing(error))
             return
-        self.has_read(reader)
+        self.fetch_ahead(reader)
         self._is_reading = True
         try:
             await self._choose_all(chunks, budget)

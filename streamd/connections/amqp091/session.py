@@ -79,7 +79,7 @@ class Session:
         try:
             await handler(channel, method)
         except Fault as fault:
-            self._has_failed(channel, method, fault)
+            self._fail(channel, method, fault)
 
     def _new_channel(self, number: int) -> Channel:
         return Channel(number, self._unacked, self._context.publishing.new_publisher(number))
@@ -103,7 +103,7 @@ class Session:
         try:
             num_settled = channel.settle(method.delivery_tag, multiple=method.multiple)
         except Fault as fault:
-            self._has_failed(channel, method, fault)
+            self._fail(channel, method, fault)
             return 1
         return 1 + num_settled // _SETTLED_A_MESSAGE
 
@@ -133,7 +133,7 @@ class Session:
         try:
             return self._context.publishing.publish(channel, content)
         except Fault as fault:
-            self._has_failed(channel, content.method, fault)
+            self._fail(channel, content.method, fault)
             return 1
 
     async def go_on(self, content: Content) -> None:
@@ -148,9 +148,9 @@ class Session:
         try:
             await self._context.publishing.go_on()
         except Fault as fault:
-            self._has_failed(channel, content.method, fault)
+            self._fail(channel, content.method, fault)
 
-    def _has_failed(self, channel: Channel, method: m.Method, fault: Fault) -> None:
+    def _fail(self, channel: Channel, method: m.Method, fault: Fault) -> None:
         """End the channel; raise what ends the connection. What was published before is stored."""
         fault.method = m.IDS[type(method)]
         self.flush()

@@ -115,7 +115,7 @@ class Subscription(QueuedConsumer):
         """It reads, or is about to."""
         return self.reader is not None or self._start is not None
 
-    def has_fetched(self) -> None:
+    def read_on(self) -> None:
         """See QueuedConsumer."""
         if self._start is not None:
             try:
@@ -379,7 +379,7 @@ class Delivery:
         except StorageError as error:
             self.cannot_read(subscription, error)
             return None
-        subscription.has_read(reader)
+        subscription.fetch_ahead(reader)
         self.traffic.messages_delivered += reader.counts.records - before
         return chunks
 
@@ -403,7 +403,7 @@ class Delivery:
         subscription = self.queue.next()
         if subscription is None or subscription.may_send:
             return subscription
-        subscription.has_fetched()  # one that was in line when it was to begin has asked nobody
+        subscription.read_on()  # one that was in line when it was to begin has asked nobody
         return None
 
     async def send_next(self, transport: Transport) -> None:

@@ -192,7 +192,7 @@ class Streams:
         try:
             async with self._context.readable(as_sent(command.stream)) as (stream, log):
                 spec = offset_spec(command.offset)
-                found = await stream.patiently(log.find, spec, seconds=FETCH_SECONDS)
+                found = await stream.retry_cold_read(log.find, spec, seconds=FETCH_SECONDS)
             offset = found.offset
         except Refused as refused:
             code = code_of(refused)

@@ -281,7 +281,7 @@ async def test_a_stream_that_is_deleted_meanwhile(world: World) -> None:
         raise ColdError(cached, suffix=".index")
 
     with pytest.raises(StorageError, match="was deleted"):
-        await world.fetcher.patiently(world.stream, work)
+        await world.fetcher.retry_cold_read(world.stream, work)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
@@ -348,7 +348,7 @@ async def test_work_that_needs_several_places_at_once(world: World) -> None:
         finally:
             segment.release()
 
-    assert await world.fetcher.patiently(world.stream, work) == [1, 9, 4, 18]
+    assert await world.fetcher.retry_cold_read(world.stream, work) == [1, 9, 4, 18]
     assert world.store.count("get_range") == 4
     await wait_all_tasks_blocked()
     assert not world.pins
