@@ -25,13 +25,13 @@ class Trace(list[tuple[str, str]]):
     def running(self) -> Iterator[None]:
         """Record in this thread as long as the block lasts."""
         before = sys.getprofile()
-        sys.setprofile(self._note)
+        sys.setprofile(self.note)
         try:
             yield
         finally:
             sys.setprofile(before)
 
-    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+    def note(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(_PRODUCT):
             name = code.co_qualname.replace(".<locals>", "")
