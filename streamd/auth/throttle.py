@@ -53,7 +53,7 @@ class LoginThrottle:
             address: where the password comes from.
             look: whether it is right.
         """
-        name = _place(address)
+        name = network_of(address)
         found = self._addresses.pop(name, None) or _Address()
         self._addresses[name] = found  # the last one: the order is by use
         self._trim()
@@ -78,7 +78,7 @@ class LoginThrottle:
                 del self._addresses[oldest]
 
 
-def _place(address: str) -> str:
+def network_of(address: str) -> str:
     """What counts as one address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])

@@ -26,7 +26,7 @@ from streamd.operations.rights import TAGS
 
 logger = logging.getLogger(__name__)
 
-ENTERED = "entered"  # in the state of a connection: called when the user of a request is known
+ENTERED = "entered"  # in the state of a connection: told the user of a request
 
 
 def caller_of(request: Request) -> Caller:
@@ -96,11 +96,11 @@ def may_come_from(name: Name, host: str) -> bool:
 
 def note_entered(conn: HTTPConnection, caller: Caller) -> None:
     """The user of a request is known: its connection has to make room for no other one."""
-    getattr(conn.state, ENTERED, _nothing)()
+    getattr(conn.state, ENTERED, _nothing)(caller.name)
     note_reader(conn, caller.account)
 
 
-def _nothing() -> None:
+def _nothing(user: Name) -> None:
     """For requests without a connection, as tests make them."""
 
 

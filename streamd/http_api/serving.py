@@ -6,7 +6,7 @@ Hypercorn because it speaks HTTP on trio, in the same event loop as the streams.
 import json
 import logging
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -21,12 +21,14 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
+from streamd.auth.throttle import network_of
 from streamd.http_api.browsers import SECURITY_HEADERS
 from streamd.http_api.caller import ENTERED
 from streamd.http_api.http1 import Http1
 from streamd.net import listening
 from streamd.net.tls import Certificates, end_sending, shake_hands
 from streamd.net.transport import Address
+from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ _LINGER_SECONDS = 1  # a peer whose connection ends has this long to read its la
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
 _OVER_SECONDS = 30  # requests of a peer that has gone are carried out for this long
 _REFUSALS_AT_ONCE = 100  # refused connections that get an answer at the same time
+_SHARES, _LEAST_SHARE = 4, 8  # of all connections a user has this part, or so many
 _REFUSAL_SECONDS = 1  # a refused connection has this long to read its answer
 # The kernel cuts off a peer that reads nothing of its answer for this long; Hypercorn would wait
 # for it forever, even when the server stops.
@@ -97,12 +100,13 @@ class _Connection(TCPServer):
         config: HypercornConfig,
         context: WorkerContext,
         stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
-        place: "_Place",
+        entered: Callable[[Name], None],
+        left: Callable[[], None],
     ) -> None:
         # Hypercorn recognizes TLS by the methods of the stream.
-        state = ConnectionState({ENTERED: place.entered})
+        state = ConnectionState({ENTERED: entered})
         super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
-        self._place = place
+        self._left = left
         self._over = trio.Event()
         self._reader: trio.lowlevel.Task | None = None
 
@@ -124,7 +128,7 @@ class _Connection(TCPServer):
             if self._over.is_set():
                 return
             if event.idle:
-                self._place.left()
+                self._left()
         try:
             await super().protocol_send(event)
         except trio.BusyResourceError:  # the peer has gone, and the socket is being closed
@@ -146,35 +150,74 @@ class _Connection(TCPServer):
                 await self._over.wait()
 
 
+class _Places:
+    """Who has to go when there is no room for another connection.
+
+    A place is a user's as long as it has a request of that user, but for more than a share of all
+    places. Any other is free: of the address with most free ones that goes which has waited longest
+    for somebody to log in, or for a request, or which is beyond the share.
+
+    Args:
+        most: places that are a user's.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_of: Counter[Name] = Counter()
+        self._free: defaultdict[str, dict[_Place, None]] = defaultdict(dict)
+
+    def take(self, place: "_Place", user: Name) -> None:
+        """A place has a request of a user."""
+        if place.user is None and self._num_of[user] < self._most:
+            place.user = user
+            self._num_of[user] += 1
+            self._drop(place)
+
+    def free(self, place: "_Place") -> None:
+        """A place has none, from now on."""
+        self.leave(place)
+        self._free[place.address][place] = None
+
+    def leave(self, place: "_Place") -> None:
+        """A place is no more."""
+        if place.user is None:
+            self._drop(place)
+        else:
+            self._num_of[place.user] -= 1
+            self._num_of += Counter()  # without those that have none
+            place.user = None
+
+    def _drop(self, place: "_Place") -> None:
+        self._free[place.address].pop(place, None)
+        if not self._free[place.address]:
+            del self._free[place.address]
+
+    def first(self) -> "_Place | None":
+        """The place that is given to others first."""
+        fullest = max(self._free.values(), key=len) if self._free else ()
+        return next(iter(fullest), None)
+
+
 class _Place:
     """The place of one connection among those that there may be.
 
-    Others may have it while nobody has logged in on it, with a request, and between two requests.
-
-    Args:
-        free: the places that others may have, the first one first.
+    Attributes:
+        address: where it comes from.
+        user: whose it is; None while others may have it.
+        scope: that of the connection.
     """
 
-    def __init__(self, free: dict["_Place", None]) -> None:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.user: Name | None = None
         self.scope = trio.CancelScope()
-        self._free = free
-        self.left()
-
-    def entered(self) -> None:
-        """The user of a request is known."""
-        self._free.pop(self, None)
-
-    def left(self) -> None:
-        """There is no such request."""
-        self._free.pop(self, None)
-        self._free[self] = None
 
 
 class Server:
     """All connections of the API, inside TLS and not.
 
-    At the limit the connection goes that has waited longest for somebody to log in, or for a
-    request, so that silent peers, and those that guess passwords, cannot lock others out.
+    At the limit a connection makes room for another one, see _Places, so that silent peers, those
+    that guess passwords, and a user with many slow requests, cannot lock others out.
 
     Args:
         app: answers requests.
@@ -199,7 +242,7 @@ class Server:
         self._limit, self._limit_name = max_connections, limit
         self._num_refused: Counter[str] = Counter() if refused is None else refused
         self._open = self._refused = 0
-        self._free: dict[_Place, None] = {}
+        self._places = _Places(max(_LEAST_SHARE, max_connections // _SHARES))
 
     async def serve(
         self, stream: trio.SocketStream, certificates: Certificates | None = None
@@ -209,28 +252,31 @@ class Server:
             await self._refuse(stream, is_tls=certificates is not None)
             return
         self._open += 1
-        place = _Place(self._free)
+        place = _Place(_address_of(stream))
+        self._places.free(place)
+        entered, left = partial(self._places.take, place), partial(self._places.free, place)
         try:
             with place.scope:
                 wrapped = (
                     stream if certificates is None else await shake_hands(certificates, stream)
                 )
                 if wrapped is not None:
-                    await _Connection(self._app, self._config, self.context, wrapped, place)
+                    app, config, context = self._app, self._config, self.context
+                    await _Connection(app, config, context, wrapped, entered, left)
         except Exception as error:  # noqa: BLE001 - Hypercorn's; the application logs ours
             logger.info("HTTP: a connection has failed: %r", error)
         finally:
             self._open -= 1
-            place.entered()
+            self._places.leave(place)
         if place.scope.cancelled_caught:
             await trio.aclose_forcefully(stream)
 
     def _make_room(self) -> bool:
         """Whether a connection goes so that another one may come."""
-        place = next(iter(self._free), None)
+        place = self._places.first()
         if place is None:
             return False
-        place.entered()
+        self._places.leave(place)
         place.scope.cancel()
         return True
 
@@ -257,6 +303,13 @@ def _make_config() -> HypercornConfig:
     config.accesslog = None
     config.include_server_header = False
     return config
+
+
+def _address_of(stream: trio.SocketStream) -> str:
+    try:
+        return network_of(stream.socket.getpeername()[0])
+    except OSError:  # the peer has gone
+        return ""
 
 
 async def _say_no(stream: trio.SocketStream, limit: int, name: str) -> None:

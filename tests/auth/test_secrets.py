@@ -106,7 +106,7 @@ class TestGuessing:
         ],
     )
     def test_addresses(self, one: str, other: str, are_one: bool) -> None:
-        assert (guesses._place(one) == guesses._place(other)) is are_one
+        assert (guesses.network_of(one) == guesses.network_of(other)) is are_one
 
     async def test_from_more_addresses_than_are_remembered(
         self, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """Peers that take their time, never read, ask for too much or are half gone; and an innocent one,
 which notices nothing of it."""
 
+import base64
 import contextlib
 import socket
 import ssl
@@ -14,6 +15,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd import server as serving
 from streamd.broker import threads
+from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.streams import log_writer
 from streamd.config import DRAIN_SECONDS
 from streamd.http_api import serving as http_serving
@@ -448,6 +450,7 @@ async def test_questions_about_filters_leave_threads_to_others(
 
 
 _RIGHT = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q="
+_PUT = b"PUT /api/queues/%2F/s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n"
 _HOLDING = {
     "silent": b"",
     "half a request": b"GET /api/whoami HTTP/1.1\r\n",
@@ -457,12 +460,14 @@ _HOLDING = {
 }
 
 
-async def http_streams(serving: http_serving.Server, server: Harness, number: int) -> list[Stream]:
+async def http_streams(
+    serving: http_serving.Server, server: Harness, number: int, host: str = "127.0.0.1"
+) -> list[Stream]:
     """Connections, opened one after the other."""
     streams = []
     for _ in range(number):
         ours, theirs = memory_stream_pair()
-        theirs.socket = Named()  # type: ignore[attr-defined]
+        theirs.socket = Named(host)  # type: ignore[attr-defined]
         server.start(serving.serve, theirs)
         await wait_all_tasks_blocked()
         streams.append(ours)
@@ -495,9 +500,8 @@ async def test_http_requests_that_are_answered_are_not_given_up_for_others(
 ) -> None:
     serving = http_serving.Server(server.server.http_app(), 2)
     busy = await http_streams(serving, server, 2)
-    body = b"PUT /api/queues/%2F/s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n" + _RIGHT
     for stream in busy:
-        await stream.send_all(body + b"\r\n\r\n{")
+        await stream.send_all(_PUT + _RIGHT + b"\r\n\r\n{")
         await wait_all_tasks_blocked()
     (late,) = await http_streams(serving, server, 1)
     assert await http_status(late) == b"503"
@@ -505,3 +509,35 @@ async def test_http_requests_that_are_answered_are_not_given_up_for_others(
         await stream.send_all(b"}")
         answer = bytes(await stream.receive_some(10_000))
         assert answer.split()[1] == status
+
+
+async def test_a_user_with_many_slow_requests_locks_nobody_out(server: Harness) -> None:
+    """Beyond a share of the connections those of one user make room for others."""
+    await server.server.directory.put_user("slow", b"slow", ["management"])
+    await server.server.directory.put_permission(PermissionRow("slow", "/", ".*", ".*", ".*"))
+    serving = http_serving.Server(server.server.http_app(), 12)
+    slow = b"authorization: Basic " + base64.b64encode(b"slow:slow")
+    held = await http_streams(serving, server, 12)
+    for stream in held:
+        await stream.send_all(_PUT + slow + b"\r\n\r\n{")
+        await wait_all_tasks_blocked()
+    for _ in range(20):
+        (other,) = await http_streams(serving, server, 1)
+        await other.send_all(_HOLDING["between two requests"])
+        assert await http_status(other) == b"200"
+        (again,) = await http_streams(serving, server, 1)
+        await again.send_all(_PUT + slow + b"\r\n\r\n{")
+        await wait_all_tasks_blocked()
+    for stream in held[:8]:  # its share
+        await stream.send_all(b"}")
+        answer = bytes(await stream.receive_some(10_000))
+        assert answer.split()[1] in (b"201", b"204")
+
+
+async def test_connections_of_an_address_make_room_for_those_of_others(server: Harness) -> None:
+    serving = http_serving.Server(server.server.http_app(), 5)
+    (early,) = await http_streams(serving, server, 1, "192.0.2.1")
+    for number in range(10):  # an IPv6 network is one address
+        await http_streams(serving, server, 1, f"2001:db8::{number}")
+    await early.send_all(_HOLDING["no password"])
+    assert await http_status(early) == b"401"

@@ -394,6 +394,7 @@ class Closing(Named):
     """A socket that ends its stream when it is closed."""
 
     def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
+        super().__init__()
         self._stream = stream
 
     def close(self) -> None:

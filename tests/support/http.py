@@ -51,8 +51,11 @@ class Named:
 
     family = socket.AF_INET
 
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
+
     def getpeername(self) -> tuple[str, int]:
-        return "127.0.0.1", 40_000
+        return self.host, 40_000
 
     getsockname = getpeername
 
