@@ -26,13 +26,11 @@ the log may grow, lose segments, or be deleted; the segment that is searched is 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from functools import partial
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
-from segments import codec, compression
 from segments.checksum import crc32
 from segments.chunk_search import (
     Place,
@@ -45,49 +43,39 @@ from segments.codec import (
     FILE_HEADER_SIZE,
     INDEX_RECORD_SIZE,
     ChunkHeader,
-    Entry,
 )
 from segments.derived.key_files import keys_of
 from segments.disk import File
-from segments.errors import FormatError, SegmentsError, StorageError
+from segments.errors import FormatError, StorageError
 from segments.keys import KeyIndex
-from segments.keys.extraction import KeyExtractor
 from segments.log import Log
 from segments.search.chunk_screen import ChunkTest
 from segments.search.chunk_table import ChunkTable
 from segments.search.message_matcher import MessageTest
+from segments.search.message_search import MessageSearch
 from segments.search.page import (
     Cut,
-    FoundMessage,
     KeysUnknown,
     Limits,
-    LookedAt,
     Missing,
     Page,
     Step,
     Steps,
     StreamIsGone,
-    TooLarge,
     Work,
 )
+from segments.search.progress import Progress
 from segments.search.request import SearchRequest
 from segments.search.span_reader import SpanReader, WrongIndex
 from segments.search.token import NO_CHUNK, BadToken, Token, read_token
+from segments.search.work import done
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KeyState, Segment, read_header
-from segments.selector.message_slices import body_at, holding
-from segments.selector.selector import SCREEN_SHARE
 from segments.store.cache import ColdError, ColdFile, Range
 from segments.tier.plan import Request, merged
 
-_STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
-_LARGE = 32 << 10  # bytes of a message that is tested in a thread: it may have many properties
-_WORK_UNITS = 100_000  # of messages that are tested there together
-_STEP_RECORDS = 5_000  # whose lengths are read in a step; usual chunks have no more
-_STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once for each
 _BLOCK = 256  # chunks that are chosen at once
 _SEGMENTS_A_STEP = 100
 _AHEAD_BYTES = 8 << 20  # of a cold segment that are fetched together
-_MESSAGE_BYTES = 128  # counted for each that is found besides its own
 
 
 class Search:
@@ -102,8 +90,8 @@ class Search:
         limits: what it may cost.
 
     Attributes:
+        progress: how far it has come.
         looked_at: see LookedAt.
-        is_over: set it to end the page soon: the budget of its caller is used up.
         is_away: the page has ended as something could not be fetched in time.
 
     Raises:
@@ -121,30 +109,20 @@ class Search:
         after: str = "",
         limits: Limits | None = None,
     ) -> None:
-        self.looked_at = LookedAt()
-        self.is_over = self.is_away = False
+        self.is_away = False
         self._log = log
         self._request = request
         self._identity = identity
-        self._limits = limits or Limits()
         self._test = MessageTest(request, now_ms)
-        self._extractor: KeyExtractor | None = None
         self._chunk_test = ChunkTest(request)
-        self._found: list[FoundMessage] = []
-        self._size = 0
-        self._cut: Cut | None = None
         self._chunk = NO_CHUNK, 0
         self._distrusted: set[Segment] = set()  # whose index files are wrong
-        self._end = log.gaps.before(log.committed_offset)
-        self._low, self._high = 0, self._end
-        if request.offset is not None:
-            if request.newest:
-                self._high = min(self._high, request.offset + 1)
-            else:
-                self._low = request.offset
+        end = log.gaps.before(log.committed_offset)
+        self.progress = Progress(request, self._test, limits or Limits(), end)
+        self.looked_at = self.progress.looked_at
+        self._messages = MessageSearch(request, self._test, self.progress)
         if after:
             self._go_on(read_token(after))
-        self._began = self._low, self._high
 
     # -- tokens
 
@@ -155,13 +133,9 @@ class Search:
             raise BadToken("after is a token of another search: all but limit has to be the same")
         if token.end > self._log.committed_offset or not self._has_chunk(token):
             raise BadToken("after is a token of another stream of that name: begin anew")
-        self._end = token.end
         self._chunk = token.chunk, token.chunk_check
         self._test.forget(token.done)
-        if self._request.newest:
-            self._high = min(self._high, token.position)
-        else:
-            self._low, self._high = max(self._low, token.position), token.end
+        self.progress.go_on(token.position, token.end)
 
     def _has_chunk(self, token: Token) -> bool:
         """Whether the chunk that a token knows is the one that is there, if any is."""
@@ -178,54 +152,38 @@ class Search:
 
     def _last_chunk(self) -> tuple[int, int]:
         """The newest chunk of the search, which retention removes last, and what tells it."""
-        segment = self._log.segment_holding(self._end - 1)
-        if segment.damage or not segment.base_offset < self._end <= segment.next_offset:
+        segment = self._log.segment_holding(self.progress.end - 1)
+        if segment.damage or not segment.base_offset < self.progress.end <= segment.next_offset:
             return NO_CHUNK, 0
-        place, header = _chunk_at(segment, self._end - 1)
+        place, header = _chunk_at(segment, self.progress.end - 1)
         return (NO_CHUNK, 0) if header is None else (place.offset, _check_of(header))
 
     def _token(self) -> str:
-        position = self._high if self._request.newest else self._low
+        so_far = self.progress
         fingerprint, done = self._request.fingerprint(), self._test.done
         if not self._request.latest:
             done = 0
-        return str(Token(self._identity, fingerprint, self._end, position, *self._chunk, done))
+        return str(
+            Token(self._identity, fingerprint, so_far.end, so_far.position, *self._chunk, done)
+        )
 
     # -- the whole
 
     @property
     def page(self) -> Page:
         """What was found, when `steps` has come to its end."""
-        found, looked_at, end = self._found, self.looked_at, self._end
-        if self._is_all:
+        so_far = self.progress
+        found, looked_at, end = so_far.found, self.looked_at, so_far.end
+        if so_far.is_all:
             return Page(found, None, "", looked_at, range(0), end)
-        left = range(self._low, self._high)
-        return Page(found, self._cut, self._token(), looked_at, left, end)
-
-    @property
-    def has_progressed(self) -> bool:
-        """Something was searched."""
-        return (self._low, self._high) != self._began
-
-    @property
-    def _is_all(self) -> bool:
-        """Nothing is left to be searched."""
-        return self._cut is None or self._low >= self._high or self._test.is_done
+        left = range(so_far.low, so_far.high)
+        return Page(found, so_far.cut, self._token(), looked_at, left, end)
 
     @property
     def _must_stop(self) -> bool:
         if self._log.is_closed:
             raise StreamIsGone("the stream was deleted while it was searched")
-        is_over = self.is_over or self.looked_at.bytes_read >= self._limits.read_bytes
-        # Each page gets further, or those who ask for the next would never come to an end.
-        if is_over and self._cut is None and self.has_progressed:
-            self._cut = Cut.BUDGET
-        return self._is_cut
-
-    @property
-    def _is_cut(self) -> bool:
-        """Nothing more is to be found in this page."""
-        return self._cut is not None or self._test.is_done
+        return self.progress.must_stop
 
     def steps(self) -> Steps:
         """Search; see above. It is to be closed where it is not gone through to its end.
@@ -236,21 +194,21 @@ class Search:
             StorageError: the system refused to read.
         """
         if self._chunk_test.is_empty:
-            self._low = self._high
+            self.progress.low = self.progress.high
         number = 0
-        while self._low < self._high and not self._must_stop:
+        while self.progress.low < self.progress.high and not self._must_stop:
             segment = self._next_segment()
             if segment is None:
                 break
             number += 1
             if self._is_outside(segment):
                 self.looked_at.chunks_skipped_by_time += segment.num_chunks
-                self._pass(segment)
+                self.progress.done(segment.base_offset, segment.next_offset)
                 if number % _SEGMENTS_A_STEP == 0:
                     yield None
             else:
                 yield from self._search_segment(segment)
-        while not (self._is_all or self.is_away) and self._chunk[0] == NO_CHUNK:
+        while not (self.progress.is_all or self.is_away) and self._chunk[0] == NO_CHUNK:
             try:
                 self._chunk = self._last_chunk()
                 return
@@ -262,23 +220,20 @@ class Search:
         """The next segment of the range; None when there is none any more."""
         log = self._log
         if self._request.newest:
-            self._high = log.gaps.before(self._high)
-            segment = log.segment_holding(self._high - 1)
-            self._high = min(self._high, segment.next_offset)
+            self.progress.high = log.gaps.before(self.progress.high)
+            segment = log.segment_holding(self.progress.high - 1)
+            self.progress.high = min(self.progress.high, segment.next_offset)
         else:
-            number = bisect_right(log.segments, self._low, key=lambda s: s.next_offset)
+            number = bisect_right(log.segments, self.progress.low, key=lambda s: s.next_offset)
             if number == len(log.segments):
                 return None
             segment = log.segments[number]
-            self._low = max(self._low, segment.base_offset)
-        return segment if self._low < self._high and segment.base_offset < self._high else None
-
-    def _pass(self, segment: Segment) -> None:
-        """All of a segment is done."""
-        if self._request.newest:
-            self._high = min(self._high, max(self._low, segment.base_offset))
-        else:
-            self._low = max(self._low, min(self._high, segment.next_offset))
+            self.progress.low = max(self.progress.low, segment.base_offset)
+        return (
+            segment
+            if self.progress.low < self.progress.high and segment.base_offset < self.progress.high
+            else None
+        )
 
     def _is_outside(self, segment: Segment) -> bool:
         """Whether a segment has no chunk of the time range."""
@@ -313,7 +268,7 @@ class Search:
             return
         try:
             self.looked_at.segments += 1
-            low, high = self._low, self._high
+            low, high = self.progress.low, self.progress.high
             yield from self._search_file(segment, file)
         finally:
             segment.release()
@@ -326,7 +281,7 @@ class Search:
         """
         if self._log.keeps(segment):
             self.looked_at.messages_lost += segment.next_offset - segment.base_offset
-            self._pass(segment)
+            self.progress.done(segment.base_offset, segment.next_offset)
 
     def _lacks_filters(self, segment: Segment) -> bool:
         """Whether its filter index tells, once it is here, which chunks are not wanted."""
@@ -335,7 +290,11 @@ class Search:
 
     def _count_damage(self, segment: Segment, low: int, high: int) -> None:
         """Count the damage in what was done of a segment since it was left from `low` to `high`."""
-        done = range(self._high, high) if self._request.newest else range(low, self._low)
+        done = (
+            range(self.progress.high, high)
+            if self._request.newest
+            else range(low, self.progress.low)
+        )
         for damage in segment.damage.values():
             if damage.first_offset in done:
                 self.looked_at.chunks_damaged += 1
@@ -346,7 +305,7 @@ class Search:
             yield KeysUnknown(segment)
         if self._lacks_filters(segment) and isinstance(file, ColdFile):
             yield from self._fetch(Missing(ColdError(file.cached, suffix=FILTER_SUFFIX)))
-        while not self._is_cut:
+        while not self.progress.is_cut:
             with ExitStack() as opened:
                 try:
                     # Anew each time: damage that is found takes chunks out of the table, and the
@@ -383,7 +342,7 @@ class Search:
         """Where the chunks of the segment are."""
         filters = segment.filters
         if segment.damage or segment in self._distrusted:
-            content = yield from _done(index_content, segment, file)
+            content = yield from done(index_content, segment, file)
             if segment in self._distrusted and self._log.keeps(segment):
                 correct_index(segment, content)
             number = (len(content) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
@@ -415,7 +374,7 @@ class Search:
                     return
                 if isinstance(file, ColdFile):
                     yield from self._bring(file, table, spans[number:], held)
-                    if self._is_cut:
+                    if self.progress.is_cut:
                         return
                 yield from self._search_span(segment, reader, span, held)
             if self._must_stop:
@@ -423,7 +382,7 @@ class Search:
             self._pass_chunks(table, block)
             if not chosen:
                 yield None
-        self._pass(segment)
+        self.progress.done(segment.base_offset, segment.next_offset)
 
     def _bring(
         self,
@@ -451,20 +410,23 @@ class Search:
             if self._request.newest:
                 requests.reverse()
             yield from self._fetch(Missing(ColdError(file.cached, wanted), requests))
-            if self._is_cut:
+            if self.progress.is_cut:
                 return
 
     def _fetch(self, missing: Missing) -> Steps:
         """Have something fetched; where there is no time for that, the page ends."""
         if not (yield missing):
-            self._cut = Cut.BUDGET
+            self.progress.cut = Cut.BUDGET
             self.is_away = True
 
     def _bounds(self, segment: Segment, table: ChunkTable) -> tuple[int, int]:
         """Numbers of the first chunk to be searched, and of the one behind the last."""
         if not table.num_chunks:
             return 0, 0
-        low, high = max(self._low, segment.base_offset), min(self._high, segment.next_offset)
+        low, high = (
+            max(self.progress.low, segment.base_offset),
+            min(self.progress.high, segment.next_offset),
+        )
         first, last = 0, table.num_chunks
         if low > segment.base_offset:
             first = table.holding(low)
@@ -548,10 +510,9 @@ class Search:
         """
         if not block or not table.is_certain:
             return
-        if self._request.newest:
-            self._high = max(self._low, min(self._high, table.chunk_ids[block[0]]))
-        elif block[-1] + 1 < table.num_chunks:
-            self._low = max(self._low, min(self._high, table.chunk_ids[block[-1] + 1]))
+        ids, behind = table.chunk_ids, block[-1] + 1
+        so_far = self.progress
+        so_far.done(ids[block[0]], ids[behind] if behind < table.num_chunks else so_far.low)
 
     # -- chunks
 
@@ -562,7 +523,7 @@ class Search:
         matchers = test if test.matchers and segment.filters is None else None
         for chunk in reader.read(span, matchers, is_backward=self._request.newest):
             header = chunk.header
-            if header.next_offset <= self._low or header.chunk_id >= self._high:
+            if header.next_offset <= self.progress.low or header.chunk_id >= self.progress.high:
                 continue
             if chunk.data is None:
                 reader.lose(header)
@@ -576,166 +537,15 @@ class Search:
                     continue
                 self.looked_at.chunks_read += 1
                 try:
-                    yield from self._search_chunk(header, chunk.data, keys)
+                    yield from self._messages.steps(header, chunk.data, keys)
                 except FormatError:  # it is damaged in itself
                     reader.lose(header)
-            if self._is_cut:
+            if self.progress.is_cut:
                 return
             # Before the budget is looked at: what was found in this chunk is not to be found again.
-            if self._request.newest:
-                self._high = max(self._low, min(self._high, header.chunk_id))
-            else:
-                self._low = max(self._low, min(self._high, header.next_offset))
+            self.progress.done(header.chunk_id, header.next_offset)
             if self._must_stop:
                 return
-
-    def _search_chunk(self, header: ChunkHeader, data: bytes, keys: int | None) -> Steps:
-        """Search the messages of a chunk.
-
-        Args:
-            header: its header.
-            data: its messages.
-            keys: which it may have, see `_held`; None where any may be.
-
-        Raises:
-            FormatError: it does not hold what its header says.
-        """
-        first = max(self._low, header.chunk_id) - header.chunk_id
-        last = min(self._high, header.next_offset) - header.chunk_id
-        if header.num_records <= _STEP_RECORDS:
-            ends = codec.simple_ends(data)
-        else:
-            ends = yield from _done(codec.simple_ends, data)
-        if ends is None:
-            yield from self._search_packed(header, data, first, last)
-            return
-        if len(ends) != header.num_records:
-            raise FormatError("the chunk does not hold the messages that its header counts")
-        if keys is None and self._test.has_many:
-            keys = yield from self._keys_in(data)
-        at: list[int] | None = None
-        screen = self._test.screen if keys is None else self._test.screen_of(keys)
-        if screen is not None:
-            look = screen.places, (data, len(ends) // SCREEN_SHARE)
-            is_short = len(screen.patterns) * len(data) <= _STEP_SCREEN_BYTES
-            at = look[0](*look[1]) if is_short else (yield from _done(look[0], *look[1]))
-        places: Sequence[int] = range(first, last)
-        if at is not None:
-            places = [place for place in holding(ends, at) if first <= place < last] if at else ()
-        self.looked_at.messages_screened += last - first - len(places)
-        yield from self._search_messages(header, places, partial(body_at, data, ends))
-
-    def _keys_in(self, data: bytes) -> Generator[Step, Any, int | None]:
-        """Which of many keys a chunk may have; None where that is not known."""
-        if self._extractor is None:
-            self._extractor = KeyExtractor(self._request.properties)
-        prints: set[int] | None = yield from _done(self._extractor.prints, data)
-        if prints is None:
-            return None
-        wanted = enumerate(self._test.prints())
-        return sum(1 << place for place, of_key in wanted if not prints.isdisjoint(of_key))
-
-    def _search_packed(self, header: ChunkHeader, data: bytes, first: int, last: int) -> Steps:
-        """The same where some messages are packed: one batch is unpacked after the other.
-
-        Publishers pack batches, so one that cannot be unpacked is no reason to leave out others.
-        """
-        entries = yield from _done(list, codec.walk_entries(data))
-        begins = [0, *accumulate(entry.num_records for entry in entries)]
-        if begins[-1] != header.num_records:
-            raise FormatError("the chunk does not hold the messages that its header counts")
-        numbers, has_begun, lost = range(len(entries)), False, 0
-        for number in reversed(numbers) if self._request.newest else numbers:
-            begin, end = max(first, begins[number]), min(last, begins[number + 1])
-            if begin >= end:
-                continue
-            if has_begun and self.is_over:
-                self._stop_at(header.chunk_id + (end - 1 if self._request.newest else begin))
-                break
-            has_begun = True
-            try:
-                bodies = yield from _done(_unpacked, data, entries[number])
-            except FormatError:
-                lost += end - begin
-                continue
-            places = range(begin, end)
-            yield from self._search_messages(
-                header, places, partial(_nth_behind, bodies, begins[number])
-            )
-            if self._is_cut:
-                break
-        self.looked_at.chunks_damaged += lost > 0
-        self.looked_at.messages_lost += lost
-
-    def _search_messages(
-        self, header: ChunkHeader, places: Sequence[int], body: Callable[[int], bytes]
-    ) -> Steps:
-        """Test messages at some places of a chunk, as many in a step as are little work."""
-        order = places[::-1] if self._request.newest else places
-        at = 0
-        while at < len(order):
-            some, bodies = self._some(order, at, body)
-            if len(bodies[0]) < _LARGE and len(bodies[-1]) < _LARGE:
-                selected = self._test.select(bodies)
-            else:
-                selected = yield from _done(self._test.select, bodies)
-            for number in selected:
-                if self._take(header, some[number], number, bodies[number]):
-                    self.looked_at.messages_tested += number + 1
-                    return
-            self.looked_at.messages_tested += len(some)
-            at += len(some)
-            if at < len(order):
-                yield None
-                if self.is_over:
-                    self._stop_at(header.chunk_id + order[at])
-                    return
-
-    def _some(
-        self, order: Sequence[int], at: int, body: Callable[[int], bytes]
-    ) -> tuple[Sequence[int], list[bytes]]:
-        """The next places, and the messages there; more of them where they are large."""
-        cost, units, most = self._test.cost, 0, _STEP_UNITS
-        bodies: list[bytes] = []
-        while at + len(bodies) < len(order) and units < most:
-            raw = body(order[at + len(bodies)])
-            bodies.append(raw)
-            units += cost.units(len(raw))
-            if len(bodies) == 1 and len(raw) >= _LARGE:
-                most = _WORK_UNITS
-        return order[at : at + len(bodies)], bodies
-
-    def _stop_at(self, offset: int) -> None:
-        """The budget is used up before this message."""
-        self._cut = Cut.BUDGET
-        if self._request.newest:
-            self._high = offset + 1
-        else:
-            self._low = offset
-
-    def _take(self, header: ChunkHeader, place: int, number: int, raw: bytes) -> bool:
-        """A message is found, by its number among those selected; whether that was the last one."""
-        offset = header.chunk_id + place
-        if len(raw) > self._limits.message_bytes:
-            raise TooLarge(
-                f"the message with offset {offset} has {len(raw):,} bytes, a search finds those of "
-                f"at most {self._limits.message_bytes:,}: consume it, and search beside it with "
-                "another offset"
-            )
-        if not self._test.takes(number):
-            return False
-        self._found.append(FoundMessage(offset, header.timestamp_ms, raw, header.chunk_id))
-        self._size += len(raw) + _MESSAGE_BYTES
-        if len(self._found) >= self._request.limit:
-            self._cut = Cut.LIMIT
-        elif self._size >= self._limits.page_bytes:
-            self._cut = Cut.SIZE
-        if self._cut is not None:
-            if self._request.newest:
-                self._high = offset
-            else:
-                self._low = offset + 1
-        return self._cut is not None or self._test.is_done
 
 
 class _Content:
@@ -763,35 +573,6 @@ def run(search: Search) -> Page:
         except StopIteration:
             return search.page
         result = work.do(*work.arguments) if isinstance(work, Work) else None
-
-
-def _done(do: Callable[..., Any], *arguments: Any) -> Generator[Step, Any, Any]:  # noqa: ANN401
-    """The result of work that may take long.
-
-    Raises:
-        SegmentsError: the work has raised it.
-    """
-    found = yield Work(_outcome, (do, arguments))
-    if isinstance(found, SegmentsError):
-        raise found
-    return found
-
-
-def _outcome(do: Callable[..., Any], arguments: tuple[Any, ...]) -> object:
-    """What work returns, or the error that it raises: whoever does it need not know of errors."""
-    try:
-        return do(*arguments)
-    except SegmentsError as error:
-        return error
-
-
-def _nth_behind(bodies: Sequence[bytes], before: int, place: int) -> bytes:
-    """The message at a place, where so many are before the first of these."""
-    return bodies[place - before]
-
-
-def _unpacked(data: bytes, entry: Entry) -> list[bytes]:
-    return list(compression.entry_bodies(data, entry))
 
 
 def _chunk_at(segment: Segment, offset: int) -> tuple[Place, ChunkHeader | None]:

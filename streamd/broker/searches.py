@@ -179,7 +179,7 @@ class Searches:
                 ends_at = trio.current_time() + seconds
                 search = await stream.retry_cold_read(Search, *arguments, seconds=_FETCH_SECONDS)
                 await self._go_through(search, stream, ends_at)
-                if search.is_away and not search.has_progressed:
+                if search.is_away and not search.progress.has_progressed:
                     raise AwayError(_FETCH_SECONDS)
                 if asked.request.keys:  # it may have found a file that is wrong
                     stream.life.held.want_keys()
@@ -224,7 +224,7 @@ class Searches:
                     await missing.load_keys(work.segment)
                 elif isinstance(work, Missing):
                     result = await missing.fetch(work)
-                search.is_over = trio.current_time() >= ends_at
+                search.progress.is_over = trio.current_time() >= ends_at
 
     async def enter(self) -> None:
         """Take a place; wait for one where there is none.
@@ -331,7 +331,7 @@ class _Missing:
 
     @property
     def _deadline(self) -> float:
-        if self._search.has_progressed:
+        if self._search.progress.has_progressed:
             return self._ends_at
         return max(self._ends_at, trio.current_time() + _FETCH_SECONDS)
 

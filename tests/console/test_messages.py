@@ -461,14 +461,14 @@ async def test_a_search_ends_when_its_tab_is_closed(
         "state": {},
     }
     stream = server.host.find("s")  # type: ignore[arg-type]
-    before = stream._num_holds
+    before = stream.life._num_holds
     async with trio.open_nursery() as nursery:
         nursery.start_soon(application[0], scope, receive, send)
         await trio.sleep(1)
-        assert stream._num_holds == before + 1
+        assert stream.life._num_holds == before + 1
         gone.set()
         await trio.sleep(0.1)
-        assert stream._num_holds == before
+        assert stream.life._num_holds == before
     assert await browser.code(PATH) == 200
 
 

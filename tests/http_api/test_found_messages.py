@@ -270,10 +270,10 @@ async def test_a_search_ends_when_its_client_goes_away(http: Http, server: Harne
     async with trio.open_nursery() as nursery:
         nursery.start_soon(app, _scope(), receive, send)
         await trio.sleep(1)
-        assert stream._num_holds == 1
+        assert stream.life._num_holds == 1
         gone.set()
         await trio.sleep(0.1)
-        assert stream._num_holds == 0
+        assert stream.life._num_holds == 0
     assert await http.code("GET", PATH) == 200
 
 

@@ -198,10 +198,10 @@ async def test_a_search_ends_with_its_connection(reader: Peer, server: Harness) 
     await reader.send(c.Find(7, "s", ()))
     await trio.sleep(1)
     stream = server.host.find("s")  # type: ignore[arg-type]
-    assert stream._num_holds == 1
+    assert stream.life._num_holds == 1
     await reader.vanish()
     await trio.sleep(1)
-    assert stream._num_holds == 0
+    assert stream.life._num_holds == 0
     assert not server.server.broker.supervisor.faults.total()
 
 

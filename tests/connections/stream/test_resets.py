@@ -104,7 +104,7 @@ def held(server: Harness) -> dict[str, Any]:
         "observers": len(host.observers),
         "groups": host.groups._groups,
         "waiters": sum(len(stream.waiters) for stream in streams),
-        "held": [stream.name for stream in streams if stream._num_holds],
+        "held": [stream.name for stream in streams if stream.life._num_holds],
         "used selectors": [
             stream.name for stream in streams if stream.standing.num_users(STANDING)
         ],

@@ -261,7 +261,7 @@ def step(search: Search, *, over_after: int | None = None) -> Page:
         result = work.do(*work.arguments) if isinstance(work, Work) else None
         number += 1
         if number == over_after:
-            search.is_over = True
+            search.progress.is_over = True
 
 
 def pages(

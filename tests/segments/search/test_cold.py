@@ -20,6 +20,7 @@ from segments.search import (
     SearchRequest,
     Work,
     message_matcher,
+    message_search,
     search,
     span_reader,
 )
@@ -41,7 +42,7 @@ def small_pieces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "_BLOCK", 2)
         patch.setattr(span_reader, "SPAN_BYTES", 1_500)
-        patch.setattr(search, "_STEP_UNITS", 60)
+        patch.setattr(message_search, "_STEP_UNITS", 60)
         patch.setattr(message_matcher, "_MANY", 3)
         yield
 
@@ -163,7 +164,7 @@ def test_the_page_ends_where_the_tier_does_not_answer() -> None:
         with pytest.raises(StopIteration):
             steps.send(False)
         assert searched.is_away
-        assert not searched.has_progressed
+        assert not searched.progress.has_progressed
         assert searched.page.after
         log.close()
 

@@ -14,6 +14,7 @@ from segments.search import (
     Search,
     SearchRequest,
     message_matcher,
+    message_search,
     run,
     search,
     span_reader,
@@ -42,8 +43,8 @@ def small_pieces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "_BLOCK", 2)
         patch.setattr(span_reader, "SPAN_BYTES", 1_500)
-        patch.setattr(search, "_STEP_UNITS", 60)
-        patch.setattr(search, "_STEP_RECORDS", 4)
+        patch.setattr(message_search, "_STEP_UNITS", 60)
+        patch.setattr(message_search, "_STEP_RECORDS", 4)
         patch.setattr(message_matcher, "_MANY", 3)
         patch.setattr(message_matcher, "_MOST_SCREENS", 2)
         yield
