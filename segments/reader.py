@@ -458,23 +458,23 @@ class Reader:
         header = self._header()
         if header is None:
             return None
-        if self._cold is not None and position + header.total_size > self._window_end:
+        size = header.total_size
+        if self._cold is not None and position + size > self._window_end:
             self._hold_large(self._cold, position, header)
-        self._position = position + header.total_size
+        self._position = position + size
         self.next_offset = header.next_offset
         if header.chunk_type != USER:
             return None
         if self._matcher is not None and not self._is_wanted(self._matcher, position, header):
             self.counts.skipped_chunks += 1
             self.counts.unfiltered_chunks += not header.filter_size
-            self.counts.skipped_bytes += header.total_size
+            self.counts.skipped_bytes += size
             return None
         self.counts.chunks += 1
         self.counts.records += header.num_records
         data_position = position + header.data_start
-        is_small = header.total_size <= SMALL_CHUNK and self._window_end >= self._position
         data = None
-        if is_small:
+        if size <= SMALL_CHUNK and self._window_end >= self._position:
             start = data_position - self._window_start
             data = memoryview(self._window)[start : start + header.data_size]
         raw_header = self._bytes(position, CHUNK_HEADER_SIZE)
@@ -485,10 +485,11 @@ class Reader:
         position = self._position
         try:
             header = self._decode_header(position)
-            is_small = header.total_size <= SMALL_CHUNK
+            size = header.total_size
+            is_small = size <= SMALL_CHUNK
             self._read_size = _READ_AHEAD if is_small else _HEAD_READ
-            if is_small and position + header.total_size > self._window_end:
-                self._fill(position, header.total_size)
+            if is_small and position + size > self._window_end:
+                self._fill(position, size)
         except FormatError:
             damage = self._segment.mark_damaged(self._file, position, self.next_offset)
             self._position = damage.end
