@@ -242,6 +242,7 @@ async def take_definitions(
     takers = _Takers(service, caller)
     itself: list[Row] = []
     for kind in takers.by_kind:
+        await trio.lowlevel.checkpoint()  # telling its rows apart is a turn
         async for raw in in_turns(document.rows(kind), _ROWS_A_TURN):
             row = _row(kind, raw)
             if virtual_host is not None:
