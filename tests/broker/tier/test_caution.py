@@ -77,7 +77,7 @@ async def test_streams_that_an_older_backup_does_not_know_stay(
         await passes(5)
         await tier_of(server).collect(dry_run=False)
     assert _is_whole(store, manifest)
-    assert "stream s is in the tier, and not in the catalog" in caplog.text
+    assert "stream s is in the tier but not in the catalog" in caplog.text
 
 
 async def test_nothing_is_verified_where_nothing_is_stored(tmp_path: Path) -> None:

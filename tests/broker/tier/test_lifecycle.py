@@ -308,7 +308,7 @@ class TestOrphans:
             found = await tier_of(server).collect(dry_run=False)
             assert not found.num_orphans
             assert of_streams(store) == before
-            assert "stream s is in the tier, and not in the catalog" in caplog.text
+            assert "stream s is in the tier but not in the catalog" in caplog.text
 
     async def test_of_an_earlier_life_of_a_stream(self, tmp_path: Path) -> None:
         store = FakeStore()
