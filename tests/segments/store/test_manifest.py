@@ -136,9 +136,9 @@ def _stored() -> Manifest:
 def test_what_is_wrong_is_named() -> None:
     lines = [json.loads(line) for line in encode_manifest(_small()).splitlines()[:-1]]
     for path, odd, says in (
-        ((0, "revision"), -1, "revision: expected `int` >= 0"),
-        ((1, "files", ".index"), [1], "files[...]: expected `array` of length 2"),
-        ((1, "uid"), "../../../../..", "uid: expected `str` matching regex"),
+        ((0, "revision"), -1, "revision: expected a whole number of at least 0"),
+        ((1, "files", ".index"), [1], "files[...]: expected a list of length 2"),
+        ((1, "uid"), "../../../../..", "uid: expected a text matching"),
     ):
         with pytest.raises(FormatError, match=f"^{re.escape(says)}"):
             decode_manifest(_with_crc(_changed(lines, path, odd)))
