@@ -214,7 +214,8 @@ _RANGES = (
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", "metrics_port", *TLS_PORTS})
-HTTP_PORTS = ("http_port", "http_tls_port", "metrics_port", "metrics_tls_port")
+METRICS_PORTS = ("metrics_port", "metrics_tls_port")
+HTTP_PORTS = ("http_port", "http_tls_port", *METRICS_PORTS)
 LOG_FORMATS = ("text", "json")
 _CHOICES = {
     "default_queue_type": ("stream", "classic"),

@@ -8,8 +8,18 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import socket
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -41,12 +51,14 @@ from streamd.broker.tier.restore import (
 from streamd.broker.tier.tier import Tier
 from streamd.config import (
     DRAIN_SECONDS,
+    HTTP_PORTS,
     MAX_METRICS_CONNECTIONS,
     METRICS_PORT,
     TLS_PORTS,
     Config,
 )
 from streamd.connections.amqp091 import connection as amqp091
+from streamd.connections.doorway import Doorway
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, open_engine
@@ -60,7 +72,7 @@ from streamd.operations.names import as_sent
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from streamd.http_api import Listener, Service
+    from streamd.http_api import Service
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +117,18 @@ STREAM = ServedProtocol(
 )
 AMQP = ServedProtocol("amqp", amqp091.make_connection, "amqp_port", "amqp_tls_port")
 PROTOCOLS = (STREAM, AMQP)
+# The names of listeners, by the setting of their port, in the order in which they are bound.
+_LISTENERS = {
+    "stream_port": "stream",
+    "tls_port": "stream/ssl",
+    "amqp_port": "amqp",
+    "amqp_tls_port": "amqp/ssl",
+    "http_port": "http",
+    "http_tls_port": "https",
+    "metrics_port": METRICS,
+    "metrics_tls_port": f"{METRICS}/ssl",
+}
+_UNASKED = ("metrics_port", METRICS_PORT)  # it is on unless somebody turns it off
 
 
 class _Entering(Protocol):
@@ -249,6 +273,17 @@ class Server:
         allowed = config.http_allowed_host
         return http_api.known_hosts(*names, config.host, config.advertised_host, *allowed)
 
+    async def serve_door(self, name: str, engines_end: socket.socket) -> None:
+        """Serve a process that asks for operations, until it ends.
+
+        Args:
+            name: of the door, for people.
+            engines_end: of the socket pair.
+        """
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(engines_end))
+        door, traffic = DoorCaller(self.directory, name), self.broker.traffic.protocol("http")
+        await Doorway(stream, self.engine, self.directory, door, traffic).run()
+
     async def drain(self) -> None:
         """Return once all connections have got their answers, and have ended."""
         with trio.move_on_after(DRAIN_SECONDS):
@@ -267,6 +302,8 @@ async def serve(
     *,
     stop: trio.Event | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
+    bound: dict[str, list[socket.socket]] | None = None,
+    outside: Collection[str] = (),
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set; connections then get the answers that are due to them.
@@ -274,6 +311,8 @@ async def serve(
     Args:
         config: settings.
         stop: ends the server in order; None serves until cancelled.
+        bound: sockets that listen already; None binds them.
+        outside: settings of the ports that other processes serve.
         now_ms: the wall clock.
         task_status: gets the running server, once its addresses are known.
 
@@ -283,16 +322,17 @@ async def serve(
     if stop is None:
         stop = trio.Event()
     async with AsyncExitStack() as sockets:
+        if bound is None:
+            bound = sockets.enter_context(bound_ports(config))
         certificates = _read_certificates(config)
-        endpoints = _bind_all(config, sockets)
-        http = _bind_http(config, certificates, sockets)
+        endpoints = _endpoints(bound)
+        for listener in (one for endpoint in endpoints for one in endpoint.listeners):
+            sockets.push_async_callback(listener.aclose)
         async with open_server(config, now_ms) as server, trio.open_nursery() as connections:
-            server.addresses.update({e.name: e.address for e in endpoints})
-            server.addresses.update({name: listener.address for name, listener in http.items()})
+            server.addresses.update(addresses_of(bound))
             server.certificates = certificates
             async with trio.open_nursery() as listening:
-                if http:
-                    await _start_http(server, config, http, stop, connections)
+                await _start_http(server, config, bound, outside, stop, connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
@@ -313,10 +353,14 @@ async def serve(
 async def _start_http(
     server: Server,
     config: Config,
-    listeners: "Mapping[str, Listener]",
+    bound: Mapping[str, Sequence[socket.socket]],
+    outside: Collection[str],
     stop: trio.Event,
     connections: trio.Nursery,
 ) -> None:
+    served = [name for name in HTTP_PORTS if name in bound and name not in outside]
+    if not served:
+        return
     from streamd import http_api  # noqa: PLC0415 - only where it is on
 
     names, refused = await http_api.machine_names(), server.broker.traffic.http_refused
@@ -324,9 +368,11 @@ async def _start_http(
     metrics = http_api.Server(
         server.metrics_app(names), MAX_METRICS_CONNECTIONS, "the limit for metrics", refused
     )
-    start = server.broker.supervisor.start
-    for name, listener in listeners.items():
-        if name.startswith(METRICS):
+    for setting in served:
+        inside = server.certificates if setting in TLS_PORTS else None
+        listener = http_api.Listener(bound[setting], inside)
+        start = server.broker.supervisor.start
+        if setting.startswith(METRICS):
             serve_metrics = partial(listener.run, metrics, stop.wait)
             start("serving metrics", serve_metrics, nursery=connections)
         else:
@@ -471,54 +517,52 @@ def _read_certificates(config: Config) -> Certificates | None:
         raise StartError(str(error)) from error
 
 
-def _bind_all(config: Config, sockets: AsyncExitStack) -> list["_Endpoint"]:
-    """Listen for every protocol, with and without TLS, as far as the settings want it."""
-    endpoints = []
-    for protocol in PROTOCOLS:
-        for setting, serve_one in ((protocol.port, _serve_socket), (protocol.tls_port, _serve_tls)):
+@contextmanager
+def bound_ports(config: Config) -> Iterator[dict[str, list[socket.socket]]]:
+    """Listen at all ports that the settings ask for; sockets by the setting of their port.
+
+    Raises:
+        StartError: one of them cannot be listened on.
+    """
+    with ExitStack() as stack:
+        bound: dict[str, list[socket.socket]] = {}
+        for setting in _LISTENERS:
             port: int | None = getattr(config, setting)
             if port is None:
                 continue
-            listeners = _bind(config.host, port, f"--{setting.replace('_', '-')}")
-            for listener in listeners:
-                sockets.push_async_callback(listener.aclose)
-            endpoints.append(_Endpoint(protocol, serve_one, listeners))
+            try:
+                bound[setting] = listen(config.host, port)
+            except OSError as error:
+                option = f"--{setting.replace('_', '-')}"
+                refusal = _cannot_listen(config.host, port, option, error)
+                if error.errno == errno.EADDRINUSE and (setting, port) == _UNASKED:
+                    logger.warning("%s; this server runs without metrics", refusal)
+                    continue  # nobody has asked for it: no reason to serve no messages
+                raise refusal from error
+            for one in bound[setting]:
+                stack.callback(one.close)
+        yield bound
+
+
+def addresses_of(bound: Mapping[str, Sequence[socket.socket]]) -> dict[str, Address]:
+    """Where these sockets listen, by the names of listeners."""
+    return {
+        _LISTENERS[setting]: Address(*sockets[0].getsockname()[:2])
+        for setting, sockets in bound.items()
+    }
+
+
+def _endpoints(bound: Mapping[str, Sequence[socket.socket]]) -> list["_Endpoint"]:
+    endpoints = []
+    for protocol in PROTOCOLS:
+        for setting, serve_one in ((protocol.port, _serve_socket), (protocol.tls_port, _serve_tls)):
+            listeners = [
+                trio.SocketListener(trio.socket.from_stdlib_socket(one.dup()))
+                for one in bound.get(setting, ())
+            ]
+            if listeners:
+                endpoints.append(_Endpoint(protocol, serve_one, listeners))
     return endpoints
-
-
-def _bind(host: str, port: int, option: str) -> list[trio.SocketListener]:
-    try:
-        sockets = listen(host, port)
-    except OSError as error:
-        raise _cannot_listen(host, port, option, error) from error
-    return [trio.SocketListener(trio.socket.from_stdlib_socket(bound)) for bound in sockets]
-
-
-def _bind_http(
-    config: Config, certificates: Certificates | None, sockets: AsyncExitStack
-) -> "dict[str, Listener]":
-    """Listen for HTTP, with and without TLS, as far as the settings want it; by protocol."""
-    listeners: dict[str, Listener] = {}
-    for name, port, option, inside in (
-        ("http", config.http_port, "--http-port", None),
-        ("https", config.http_tls_port, "--http-tls-port", certificates),
-        (METRICS, config.metrics_port, "--metrics-port", None),
-        (f"{METRICS}/ssl", config.metrics_tls_port, "--metrics-tls-port", certificates),
-    ):
-        if port is None:
-            continue
-        from streamd import http_api  # noqa: PLC0415 - a third of the time to start
-
-        try:
-            listeners[name] = http_api.listen(config.host, port, inside)
-        except OSError as error:
-            refusal = _cannot_listen(config.host, port, option, error)
-            if error.errno == errno.EADDRINUSE and name == METRICS and port == METRICS_PORT:
-                logger.warning("%s; this server runs without metrics", refusal)
-                continue  # nobody has asked for it: no reason to serve no messages
-            raise refusal from error
-        sockets.callback(listeners[name].close)
-    return listeners
 
 
 def _cannot_listen(host: str, port: int, option: str, error: OSError) -> StartError:
@@ -555,14 +599,6 @@ class _Endpoint(NamedTuple):
     protocol: ServedProtocol
     serve_one: Callable[[Server, ServedProtocol, trio.SocketStream], Awaitable[None]]
     listeners: list[trio.SocketListener]
-
-    @property
-    def name(self) -> str:
-        return listener_name(self.protocol, is_tls=self.serve_one is _serve_tls)
-
-    @property
-    def address(self) -> Address:
-        return Address(*self.listeners[0].socket.getsockname()[:2])
 
 
 def listener_name(protocol: ServedProtocol, *, is_tls: bool) -> str:

@@ -37,6 +37,7 @@ LAYERS = (
     ("streamd/http_api",),
     ("streamd/console",),
     ("streamd/server.py", "streamd/service_manager.py"),
+    ("streamd/processes",),
     ("clients",),  # imports of the server only its wire, see below
     ("streamd/__init__.py",),  # has the names of the client library
     ("streamd/cli", "streamd/cli/demo", "streamd/__main__.py", "streamd/testing.py"),

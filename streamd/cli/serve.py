@@ -5,8 +5,9 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from streamd.cli.pipes import read_some
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import (
     HTTP_PORTS,
+    METRICS_PORTS,
     OFF,
     PORTS,
     Config,
@@ -32,7 +34,12 @@ from streamd.config import (
     describe,
     load,
 )
-from streamd.server import Server, StartError, serve as serve_streams
+from streamd.net.transport import Address
+from streamd.processes import control
+from streamd.processes.child import follow
+from streamd.processes.control import READY, Said, say
+from streamd.processes.parent import Parent
+from streamd.server import Server, StartError, addresses_of, bound_ports, serve as serve_streams
 from streamd.service_manager import ServiceManager
 from streamd.version import __version__
 
@@ -105,8 +112,16 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     help="Begin on an empty data folder with all streams, users and exchanges that the tier has, "
     "and go on publishing. The server that wrote them before can no longer change the tier.",
 )
+@click.option(
+    "--single-process",
+    is_flag=True,
+    help="Answer scrapes of the metrics port in the process of the streams, and not in one of "
+    "their own.",
+)
 @_with_settings
-def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> None:
+def serve(
+    config: Path | None, *, until_stdin_ends: bool, single_process: bool, **flags: Value
+) -> None:
     """Run the server until SIGINT or SIGTERM.
 
     When ready it prints one line: streamd ready stream=HOST:PORT amqp=HOST:PORT http=HOST:PORT
@@ -129,7 +144,7 @@ def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> Non
     if (flags["log_format"] or os.environ.get("STREAMD_LOG_FORMAT")) == "json":
         log_as_json()  # so that what is wrong with the other settings is told in it
     try:
-        _serve(config, flags, until_stdin_ends=until_stdin_ends)
+        _serve(config, flags, until_stdin_ends=until_stdin_ends, is_single=single_process)
     except Exception as error:
         if not is_json():
             raise
@@ -138,7 +153,9 @@ def serve(config: Path | None, *, until_stdin_ends: bool, **flags: Value) -> Non
         raise click.exceptions.Exit(getattr(error, "exit_code", 1)) from error
 
 
-def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bool) -> None:
+def _serve(
+    config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bool, is_single: bool
+) -> None:
     _allow_many_files()
     try:
         settings = load(config, None, **flags)
@@ -146,15 +163,85 @@ def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bo
         raise Misused(str(error)) from error
     if settings.log_format == "json":
         log_as_json()
+    logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        with bound_ports(settings) as bound, closing(ServiceManager()) as manager:
+            outside = [] if is_single else [port for port in METRICS_PORTS if port in bound]
+            _run_all(settings, bound, outside, manager, until_stdin_ends=until_stdin_ends)
+    except StartError as error:
+        raise Failed(str(error)) from error
+
+
+def _run_all(
+    settings: Config,
+    bound: dict[str, list[socket.socket]],
+    outside: Sequence[str],
+    manager: ServiceManager,
+    *,
+    until_stdin_ends: bool,
+) -> None:
+    """Run the engine, and beside it what serves the ports that are outside; see `_run_engine`."""
+    if any(port in bound and port not in outside for port in HTTP_PORTS):
+        load_to_stay("streamd.http_api")
+    gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
+    engine = partial(_run_engine, settings, bound, outside, manager)
+    if not outside:
+        engine(None, until_stdin_ends=until_stdin_ends)
+        return
+    parent = Parent(
+        partial(_as_child, engine),
+        {"metrics": partial(_run_metrics, settings, {port: bound[port] for port in outside})},
+        prepare=partial(load_to_stay, "streamd.processes.metrics"),
+        ready=partial(_say_ready, addresses_of(bound)),
+        stdin=sys.stdin.fileno() if until_stdin_ends else None,
+    )
+    code = parent.run()
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _as_child(
+    engine: Callable[[socket.socket], None], parent: socket.socket, _other: socket.socket | None
+) -> int:
+    """Run the engine in a process of its own; returns its exit code."""
+    try:
+        engine(parent)
+    except Failed as error:
+        if is_json():
+            logger.critical("%s", error.message)
+        else:
+            error.show()
+        return error.exit_code
+    return 0
+
+
+def _run_engine(
+    settings: Config,
+    bound: dict[str, list[socket.socket]],
+    outside: Sequence[str],
+    manager: ServiceManager,
+    parent: socket.socket | None,
+    *,
+    until_stdin_ends: bool = False,
+) -> None:
+    """Run the streams, and all ports but those that are outside.
+
+    Args:
+        settings: see Config.
+        bound: listening sockets by the setting of their port.
+        outside: settings of the ports that other processes serve.
+        manager: of services.
+        parent: the way to it; None where this process is alone.
+        until_stdin_ends: stop when stdin ends.
+
+    Raises:
+        Failed: the server cannot start.
+    """
     refused: list[BaseException] = []
     try:
-        logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        if any(getattr(settings, port) is not None for port in HTTP_PORTS):
-            load_to_stay("streamd.http_api")
-        gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
-        with closing(ServiceManager()) as manager:
-            trio.run(_run, settings, until_stdin_ends, manager)
+        work = partial(_run, settings, bound, outside, manager, parent)
+        trio.run(partial(work, until_stdin_ends=until_stdin_ends))
     except* StartError as group:
         refused += leaves(group)
     except* Exception:
@@ -162,6 +249,26 @@ def _serve(config: Path | None, flags: dict[str, Value], *, until_stdin_ends: bo
         raise
     if refused:
         raise Failed(str(refused[0]))
+
+
+def _run_metrics(
+    settings: Config,
+    bound: dict[str, list[socket.socket]],
+    parent: socket.socket,
+    engine: socket.socket | None,
+) -> int:
+    from streamd.processes.metrics import serve_metrics  # noqa: PLC0415 - only where it is on
+
+    assert engine is not None  # noqa: S101 - doors have their way to it
+    trio.run(serve_metrics, settings, bound, parent, engine)
+    return 0
+
+
+def _say_ready(addresses: Mapping[str, Address]) -> None:
+    try:
+        write(f"streamd ready {_where(addresses)}")
+    except (Failed, ReaderLeft):  # as a daemon has it
+        logger.warning("nobody reads stdout; ready at %s", _where(addresses))
 
 
 def _allow_many_files() -> None:
@@ -175,29 +282,71 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _run(config: Config, until_stdin_ends: bool, manager: ServiceManager) -> None:
+async def _run(
+    config: Config,
+    bound: dict[str, list[socket.socket]],
+    outside: Sequence[str],
+    manager: ServiceManager,
+    parent: socket.socket | None,
+    *,
+    until_stdin_ends: bool,
+) -> None:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
 
         async def serve_to_the_end(
             task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
         ) -> None:
-            await serve_streams(config, stop=stop, task_status=task_status)
+            await serve_streams(
+                config, stop=stop, bound=bound, outside=outside, task_status=task_status
+            )
             nursery.cancel_scope.cancel()
 
-        await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
+        child = None
+        if parent is None:
+            await nursery.start(_stop_on_signal, stop, nursery.cancel_scope)
+        else:
+            child = _Child(stop, nursery)
+            nursery.start_soon(follow, parent, child.take)
         if until_stdin_ends:
             nursery.start_soon(_stop_after_stdin, stop)
         async with trio.open_nursery() as starting:
             starting.start_soon(_end_start, stop, nursery.cancel_scope)
             server: Server = await nursery.start(serve_to_the_end)
             starting.cancel_scope.cancel()
-        await nursery.start(_reload_on_signal, server, manager)
-        try:
-            write(f"streamd ready {_where(server)}")
-        except (Failed, ReaderLeft):  # as a daemon has it
-            logger.warning("nobody reads stdout; ready at %s", _where(server))
+        if child is None or parent is None:
+            await nursery.start(_reload_on_signal, server, manager)
+            _say_ready(server.addresses)
+        else:
+            child.server, child.manager = server, manager
+            say(parent, READY)
         manager.ready(server.broker.supervisor, nursery, stop, partial(_figures, server))
+
+
+class _Child:
+    """The engine, as the parent tells it what to do.
+
+    Attributes:
+        server: once it runs.
+        manager: of services.
+    """
+
+    def __init__(self, stop: trio.Event, nursery: trio.Nursery) -> None:
+        self.server: Server | None = None
+        self.manager: ServiceManager | None = None
+        self._stop, self._nursery = stop, nursery
+
+    def take(self, said: Said) -> None:
+        """What the parent has said."""
+        match said.word:
+            case control.STOP:
+                self._stop.set()
+            case control.STOP_NOW:
+                self._nursery.cancel_scope.cancel()
+            case control.RELOAD if self.server is not None and self.manager is not None:
+                _reload(self.server, self.manager)
+            case control.LINK if self.server is not None and said.bound is not None:
+                self._nursery.start_soon(self.server.serve_door, said.text, said.bound)
 
 
 def _figures(server: Server) -> str:
@@ -210,9 +359,8 @@ def _figures(server: Server) -> str:
     return text + (in_trouble if troubles else "")
 
 
-def _where(server: Server) -> str:
+def _where(found: Mapping[str, Address]) -> str:
     """The addresses of a server; a port that is off is shown as off, a TLS port not at all."""
-    found = server.addresses
     plain = [f"{name}={found.get(name, OFF)}" for name in ("stream", "amqp", "http", "metrics")]
     inside_tls = (
         ("tls", "stream/ssl"),
@@ -234,9 +382,13 @@ async def _reload_on_signal(
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
-            with manager.reloading(), server.broker.supervisor.guarded("reading certificates"):
-                if server.certificates is not None:
-                    server.certificates.reload()
+            _reload(server, manager)
+
+
+def _reload(server: Server, manager: ServiceManager) -> None:
+    with manager.reloading(), server.broker.supervisor.guarded("reading certificates"):
+        if server.certificates is not None:
+            server.certificates.reload()
 
 
 async def _end_start(stop: trio.Event, everything: trio.CancelScope) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from streamd.auth.users import LOOPBACK_ONLY, UserDirectory
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.engine import Caller, Engine
 from streamd.hop.declared import by_name
 from streamd.hop.messages import (
@@ -50,12 +51,19 @@ class Doorway:
         engine: carries out what it asks for.
         directory: lets users in.
         door: what the door itself may ask for, without a user.
+        traffic: counts attempts to log in.
     """
 
     def __init__(
-        self, stream: trio.abc.Stream, engine: Engine, directory: UserDirectory, door: Caller
+        self,
+        stream: trio.abc.Stream,
+        engine: Engine,
+        directory: UserDirectory,
+        door: Caller,
+        traffic: ProtocolTraffic,
     ) -> None:
         self._stream, self._engine, self._directory = stream, engine, directory
+        self._traffic = traffic
         self._sending = trio.Lock()
         self._room = trio.Semaphore(_ASKED_AT_ONCE)
         self._asked: dict[int, trio.CancelScope] = {}
@@ -136,6 +144,10 @@ class Doorway:
                 self._sessions[self._last] = caller
                 told.enter_context(account.told(partial(self._note_change, self._last)))
                 answer = Entered(enter.number, self._last, caller.tags)
+                self._traffic.logins += 1
+            else:
+                logger.warning("%s: login refused", host or "?")
+                self._traffic.logins_refused += 1
         except Exception:
             logger.exception("letting %s in has failed", enter.name[:40])
             answer = Failed(enter.number, "", "", is_missing=False)

@@ -25,7 +25,6 @@ from streamd.auth.throttle import network_of
 from streamd.http_api.browsers import SECURITY_HEADERS
 from streamd.http_api.caller import ENTERED
 from streamd.http_api.http1 import Http1
-from streamd.net import listening
 from streamd.net.tls import Certificates, end_sending, shake_hands
 from streamd.net.transport import Address
 from streamd.operations.names import Name
@@ -51,6 +50,10 @@ _STUCK_OPTION = getattr(socket, "TCP_USER_TIMEOUT", None)
 class Listener:
     """Bound sockets for the HTTP API.
 
+    Args:
+        sockets: that listen; whoever has bound them closes them.
+        certificates: for connections inside TLS; None for others.
+
     Attributes:
         address: host and port of the first one.
     """
@@ -58,6 +61,9 @@ class Listener:
     def __init__(self, sockets: Sequence[socket.socket], certificates: Certificates | None) -> None:
         self._sockets = sockets
         self._certificates = certificates
+        for bound in sockets:
+            if _STUCK_OPTION is not None:
+                bound.setsockopt(socket.IPPROTO_TCP, _STUCK_OPTION, _STUCK_MS)
         self.address = Address(*sockets[0].getsockname()[:2])
 
     async def run(self, server: "Server", stop: Callable[[], Awaitable[None]]) -> None:
@@ -80,11 +86,6 @@ class Listener:
                 accepting.cancel_scope.cancel()
             await server.context.terminated.set()  # ends idle connections
             connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
-
-    def close(self) -> None:
-        """Stop listening."""
-        for bound in self._sockets:
-            bound.close()
 
 
 class _Connection(TCPServer):
@@ -328,16 +329,3 @@ async def _say_no(stream: trio.SocketStream, limit: int, name: str) -> None:
             await stream.send_eof()
             while await stream.receive_some(_HEADER_BYTES):  # else a reset may discard the answer
                 pass
-
-
-def listen(host: str, port: int, certificates: Certificates | None = None) -> Listener:
-    """Listen at all addresses of a host, for connections inside TLS if there are certificates.
-
-    Raises:
-        OSError: it cannot be bound.
-    """
-    sockets = listening.listen(host, port)
-    for bound in sockets:
-        if _STUCK_OPTION is not None:
-            bound.setsockopt(socket.IPPROTO_TCP, _STUCK_OPTION, _STUCK_MS)
-    return Listener(sockets, certificates)

@@ -35,7 +35,11 @@ async def link_to(server: Harness, engine: Engine | None = None) -> AsyncIterato
     directory = server.server.directory
     ours, theirs = memory_stream_pair()
     doorway = Doorway(
-        theirs, engine or server.server.engine, directory, DoorCaller(directory, "test")
+        theirs,
+        engine or server.server.engine,
+        directory,
+        DoorCaller(directory, "test"),
+        server.server.broker.traffic.protocol("http"),
     )
     link = EngineLink(ours)
     async with trio.open_nursery() as nursery:

@@ -1,0 +1,168 @@
+"""A server in several processes: who ends, who is begun anew, and what others notice of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from clients import connect
+from streamd.processes import parent
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started and that still run, the oldest first."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, _, rest = stat.read_text().rpartition(") ")
+        except OSError:
+            continue
+        state, ppid, *_ = rest.split()
+        if int(ppid) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return sorted(found)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def eventually(look: object) -> None:
+    assert callable(look)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not look():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", "--metrics-port", "0").start()
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def scrape(server: ServerProcess) -> str:
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    return httpx.get(url, timeout=PATIENCE_SECONDS).text
+
+
+async def publish(server: ServerProcess, number: int) -> None:
+    async with connect(server.uri) as client:
+        await client.create("s", exist_ok=True)
+        async with client.producer("s") as producer:
+            for n in range(number):
+                await producer.send(b"%d" % n)
+
+
+def told(server: ServerProcess, name: str) -> float:
+    (line,) = [line for line in scrape(server).splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+async def test_a_door_that_ends_is_begun_anew_and_the_streams_go_on(server: ServerProcess) -> None:
+    engine, door = children(server.pid)
+    await publish(server, 100)
+    assert told(server, "streamd_stored_messages_total") == 100
+    os.kill(door, signal.SIGKILL)
+    await publish(server, 50)
+    assert told(server, "streamd_stored_messages_total") == 150
+    assert [pid for pid in children(server.pid) if pid == engine]
+    assert door not in children(server.pid)
+    assert "the process for metrics has ended by SIGKILL" in server.log.read_text()
+
+
+@pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
+async def test_a_door_that_does_not_answer_is_ended(server: ServerProcess) -> None:
+    _, door = children(server.pid)
+    os.kill(door, signal.SIGSTOP)
+    await publish(server, 10)
+    assert told(server, "streamd_stored_messages_total") == 10
+    assert "has not answered for 10 s" in server.log.read_text()
+
+
+def test_no_process_and_no_lock_outlives_the_parent(server: ServerProcess) -> None:
+    found = children(server.pid)
+    server.kill()
+    eventually(lambda: not any(map(is_running, found)))
+    server.start()
+    assert scrape(server)
+
+
+def test_the_engine_ends_the_parent_and_the_doors(server: ServerProcess) -> None:
+    engine, door = children(server.pid)
+    os.kill(engine, signal.SIGKILL)
+    assert server.wait() == 128 + signal.SIGKILL
+    assert not is_running(door)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_all_in_order(server: ServerProcess, number: signal.Signals) -> None:
+    found = children(server.pid)
+    server.signal(number)
+    assert server.wait() == 0
+    assert not any(map(is_running, found))
+    text = server.log.read_text()
+    assert f"{number.name}: stopping" in text
+    assert "ERROR" not in text
+
+
+def test_ctrl_c_reaches_all_processes_and_stops_once(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all of them: children leave it to the parent."""
+    server = ServerProcess(tmp_path / "data", "--metrics-port", "0").start()
+    try:
+        for pid in (*children(server.pid), server.pid):
+            os.kill(pid, signal.SIGINT)
+        assert server.wait() == 0
+        assert server.log.read_text().count("stopping") == 1
+    finally:
+        server.end()
+
+
+def test_with_a_login_and_in_one_process(tmp_path: Path) -> None:
+    for options in ((), ("--single-process",)):
+        server = ServerProcess(
+            tmp_path / f"data{len(options)}",
+            "--metrics-port",
+            "0",
+            "--metrics-login",
+            "on",
+            *options,
+        ).start()
+        try:
+            assert len(children(server.pid)) == (0 if options else 2)
+            url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+            assert httpx.get(url).status_code == 401
+            assert httpx.get(url, auth=("guest", "wrong")).status_code == 401
+            answer = httpx.get(url, auth=("guest", "guest"))
+            assert answer.status_code == 200
+            assert 'rabbitmq_auth_attempts_failed_total{protocol="http"} 1\n' in answer.text
+        finally:
+            server.end()
+
+
+def test_what_cannot_start_says_so_once(server: ServerProcess) -> None:
+    command = ["serve", "--data", str(server.data), "--stream-port", "0", "--amqp-port", "off"]
+    found = subprocess.run(
+        [sys.executable, "-m", "streamd", *command, "--http-port", "off", "--metrics-port", "0"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 1
+    assert found.stderr.count("another server uses the data folder") == 1
+    assert found.stdout == ""
