@@ -283,7 +283,7 @@ class Run:
             self.note(self.life.tokens, page.after)
 
     async def _index(self) -> None:
-        for segment in self._stream.life.held.take_index_requests():
+        for segment in self._stream.life.held.log.take_index_requests():
             await self._stream.life.held.build_index(segment)
         while await self._stream.life.held.upkeep.step(self) is Progress.MADE:
             pass

@@ -6,10 +6,10 @@ that are sealed are flushed, in the background, so that the next start can trust
 """
 
 from enum import Enum
-from typing import Protocol
 
 import trio
 
+from streamd.broker.streams.open_log import OpenLog
 from streamd.config import FLUSH_BYTES
 from streamd.net.wakeup import Wakeup
 
@@ -24,21 +24,6 @@ class FlushMode(Enum):
     ALWAYS = "always"
 
 
-class Flushed(Protocol):
-    """A stream, as far as this module is concerned."""
-
-    @property
-    def unflushed_bytes(self) -> int:
-        """Bytes that were written and may not be on the device."""
-
-    @property
-    def needs_upkeep(self) -> bool:
-        """A segment was sealed that may not be on the device, or its journal has grown large."""
-
-    async def flush(self, *, only_sealed: bool = False) -> None:
-        """Return once everything written is on the device, or the stream has failed."""
-
-
 class Flusher:
     """Flushes the streams of a server in the background.
 
@@ -49,20 +34,20 @@ class Flusher:
     def __init__(self, mode: FlushMode, seconds: float) -> None:
         self.mode = mode
         self._seconds = seconds
-        self._dirty: dict[Flushed, None] = {}
+        self._dirty: dict[OpenLog, None] = {}
         self._work, self._hurry = Wakeup(), Wakeup()
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
-    def wrote(self, stream: Flushed) -> None:
+    def wrote(self, opened: OpenLog) -> None:
         """Something was written to a stream."""
         if self.mode is FlushMode.INTERVAL:
-            if stream not in self._dirty:
-                self._dirty[stream] = None
+            if opened not in self._dirty:
+                self._dirty[opened] = None
                 self._work.set()
-            if stream.unflushed_bytes >= FLUSH_BYTES:
+            if opened.log.unflushed_bytes >= FLUSH_BYTES:
                 self._hurry.set()
-        elif self.mode is FlushMode.OS and stream.needs_upkeep:
-            self._dirty[stream] = None
+        elif self.mode is FlushMode.OS and opened.log.needs_upkeep:
+            self._dirty[opened] = None
             self._work.set()
 
     async def run(self) -> None:
@@ -74,9 +59,9 @@ class Flusher:
                     await self._hurry.wait()
             dirty, self._dirty = self._dirty, {}
             async with trio.open_nursery() as nursery:
-                for stream in dirty:
-                    nursery.start_soon(self._flush, stream)
+                for opened in dirty:
+                    nursery.start_soon(self._flush, opened)
 
-    async def _flush(self, stream: Flushed) -> None:
+    async def _flush(self, opened: OpenLog) -> None:
         async with self._limiter:
-            await stream.flush(only_sealed=self.mode is FlushMode.OS)
+            await opened.maintenance.flush(only_sealed=self.mode is FlushMode.OS)

@@ -9,32 +9,19 @@ Which segment is next is decided here, for all streams; the work on its files be
 
 import logging
 from collections import deque
-from typing import Protocol
 from weakref import ref
 
 import trio
 
 from segments.filter_index import FilterFile
 from segments.segment import Segment
+from streamd.broker.streams.open_log import OpenLog
 from streamd.config import FILTER_INDEX_BYTES
 from streamd.net.wakeup import Wakeup
-from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 
 _OBJECTS_BYTES = 2 << 10  # that an index takes besides its numbers
-
-
-class Indexed(Protocol):
-    """A stream, as far as this module is concerned."""
-
-    name: Name
-
-    def take_index_requests(self) -> list[Segment]:
-        """Segments that need an index, or have one in memory that can be written."""
-
-    async def build_index(self, segment: Segment) -> bool:
-        """Give a segment its index; whether it is that of a file."""
 
 
 class Indexer:
@@ -46,25 +33,25 @@ class Indexer:
     """
 
     def __init__(self, max_bytes: int = FILTER_INDEX_BYTES) -> None:
-        self._requesting: dict[Indexed, None] = {}
+        self._requesting: dict[OpenLog, None] = {}
         self._work = Wakeup()
         self._loaded: deque[ref[Segment]] = deque()
         self._loaded_bytes = 0
         self._max_bytes = max_bytes
 
-    def index_requested(self, stream: Indexed) -> None:
+    def index_requested(self, opened: OpenLog) -> None:
         """A stream has segments that need an index."""
-        self._requesting[stream] = None
+        self._requesting[opened] = None
         self._work.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
             while self._requesting:
-                stream = next(iter(self._requesting))
-                del self._requesting[stream]
-                for segment in stream.take_index_requests():
-                    if await stream.build_index(segment):
+                opened = next(iter(self._requesting))
+                del self._requesting[opened]
+                for segment in opened.log.take_index_requests():
+                    if await opened.build_index(segment):
                         self._count(segment)
                     await trio.lowlevel.checkpoint()
             await self._work.wait()

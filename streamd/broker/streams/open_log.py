@@ -168,7 +168,7 @@ class OpenLog:
             if writer.awaits_mark:
                 await self.maintenance.mark()
             if self._waits_for_flush:
-                await self.flush()
+                await self.maintenance.flush()
             if writer.take_rolled():
                 if self._tier is not None:
                     self._tier.changed()
@@ -176,7 +176,7 @@ class OpenLog:
             if writer.is_waiting:
                 await trio.sleep(FULL_DISK_SECONDS)
                 if self.log.awaits_flush:
-                    await self.flush()
+                    await self.maintenance.flush()
                 self.work.set()
 
     async def _expire_beside(self) -> None:
@@ -228,25 +228,6 @@ class OpenLog:
 
     # -- work on its files
 
-    async def flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> None:
-        """Return once everything written is on the device, or the stream has failed.
-
-        Args:
-            only_sealed: leave the newest segment to the system.
-            with_checkpoint: write one in any case.
-        """
-        await self.maintenance.flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
-
-    @property
-    def unflushed_bytes(self) -> int:
-        """Bytes that were written and may not be on the device."""
-        return self.log.unflushed_bytes
-
-    @property
-    def needs_upkeep(self) -> bool:
-        """A segment was sealed that may not be on the device, or its journal has grown large."""
-        return self.log.needs_upkeep
-
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits."""
         before = self.log.kept_from
@@ -264,10 +245,6 @@ class OpenLog:
         if self._tier is not None:
             self._tier.changed()
         return first
-
-    def take_index_requests(self) -> list[Segment]:
-        """Segments that need a filter index, see indexer.py."""
-        return self.log.take_index_requests()
 
     async def build_index(self, segment: Segment) -> bool:
         """Give a segment its filter index; whether it is that of a file."""

@@ -353,7 +353,7 @@ class Stream:
         opened = self.life.held
         if not opened.log.delete_offset(reference.encode()):
             return False
-        await opened.flush()
+        await opened.maintenance.flush()
         self._check_there()
         if self.failed or opened.log.is_closed or opened.log.awaits_flush:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")

@@ -62,7 +62,7 @@ class Eviction:
         there = await self._there(tiered, going)
         is_short, going = len(there) < len(going), there
         if not all(tiered.log.is_covered(segment.next_offset) for segment in going):
-            await tiered.work.flush(with_checkpoint=True)
+            await tiered.work.maintenance.flush(with_checkpoint=True)
         covered = [one for one in going if tiered.log.is_covered(one.next_offset)]
         await tiered.work.maintenance.evict(covered)
         for segment in going:

@@ -127,7 +127,7 @@ class SegmentUploads:
         if not self._manifest.is_known and not await self._manifest.meet(tiered):
             return None
         if tiered.log.has_unflushed_seals:
-            await tiered.work.flush(only_sealed=True)
+            await tiered.work.maintenance.flush(only_sealed=True)
             if tiered.log.has_unflushed_seals:
                 return SOON_SECONDS
         self.waits_for_index = not self._has_filters(tiered, segment)

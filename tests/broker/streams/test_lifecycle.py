@@ -96,7 +96,7 @@ async def test_a_log_is_not_closed_while_its_stream_is_deleted(
         stream = server.host.find(GOOD)
         inline = threads.in_thread
         monkeypatch.setattr(threads, "in_thread", slowly)
-        server.start(lambda: stream.life.held.flush(with_checkpoint=True))
+        server.start(lambda: stream.life.held.maintenance.flush(with_checkpoint=True))
         await trio.sleep(1)
         server.start(peer.code, c.Delete, GOOD)
         await trio.sleep(1)

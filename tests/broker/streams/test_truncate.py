@@ -387,7 +387,7 @@ class TestStoredOffsets:
             """It waits for its turn, and then there is nothing to flush any more."""
             assert await other.code(c.Delete, "s") == OK
 
-        monkeypatch.setattr(stream.life.held, "flush", flush)
+        monkeypatch.setattr(stream.life.held.maintenance, "flush", flush)
         answer = await manage(peer, "offset.delete", stream="s", name="a")
         assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
 
