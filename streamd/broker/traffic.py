@@ -92,6 +92,7 @@ class ProtocolTraffic:
         channels_opened, channels_closed: of AMQP.
         logins, logins_refused: attempts that were successful, and that were not.
         errors: what clients were told that went wrong, by the protocol's code.
+        loop_held, loop_held_seconds: how often one of them held everybody up, and for how long.
     """
 
     __slots__ = (
@@ -101,6 +102,8 @@ class ProtocolTraffic:
         "errors",
         "logins",
         "logins_refused",
+        "loop_held",
+        "loop_held_seconds",
         "messages_acknowledged",
         "messages_confirmed",
         "messages_delivered",
@@ -121,6 +124,7 @@ class ProtocolTraffic:
         self.channels_opened = self.channels_closed = 0
         self.logins = self.logins_refused = 0
         self.errors: Counter[int] = Counter()
+        self.loop_held, self.loop_held_seconds = 0, 0.0
 
 
 class ReadProgress(Protocol):

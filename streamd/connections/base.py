@@ -20,7 +20,9 @@ from typing import Protocol
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import ARRIVED_SECONDS, FAREWELL_SECONDS
+from streamd.connections.watch import Watch
 from streamd.engine.registry import (
     ConnectionRegistry,
     ConsumerFacts,
@@ -186,6 +188,13 @@ class BaseConnection(ABC):
         finally:
             self._ended.set()
             session.close()
+
+    def _watch(self, login: LoggedIn, traffic: ProtocolTraffic) -> Watch:
+        """The watch over what this connection has done."""
+        name = login.properties.get("connection_name", "")
+        called = f", called {name}" if name else ""
+        who = f"{self._transport.peer} ({self.protocol}, user {login.rights.user}{called})"
+        return Watch(who, traffic, self.end)
 
     def end(self, reason: str) -> None:
         """The server wants it to end, for the reason given; see the module for the order."""

@@ -26,7 +26,10 @@ from enum import Enum
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
+import trio
+
 from streamd.broker.steps import next_turn
+from streamd.connections.watch import HELD_SECONDS, Watch, Watched
 from streamd.net.duplex import Duplex
 from streamd.net.transport import Listening
 
@@ -56,6 +59,10 @@ class Commands(Protocol[Command]):
     def frame_size(self) -> int:
         """Bytes of the request that was found last."""
 
+    @property
+    def command_name(self) -> str:
+        """What was found last."""
+
     def do_at_once(self) -> Command | Pending:
         """Carry out what has been received, up to a command that needs waiting.
 
@@ -76,9 +83,11 @@ class CommandLoop(Generic[Command]):
         duplex: where bytes come from.
     """
 
-    def __init__(self, duplex: Duplex, commands: Commands[Command]) -> None:
+    def __init__(self, duplex: Duplex, commands: Commands[Command], watch: Watch) -> None:
         self._duplex = duplex
         self._commands = commands
+        self._watch = watch
+        self._clock, self._now = watch.clock, watch.clock.now
         self._receive_data, self._do_at_once = commands.receive_data, commands.do_at_once
         self._found: Command | Pending = Pending.NEED_DATA
 
@@ -91,9 +100,12 @@ class CommandLoop(Generic[Command]):
             TransportClosed: the connection broke.
         """
         commands = self._commands
-        self._found = self._do_at_once()
+        self._take(b"")
         for number in count(1):
             found = self._found
+            if self._watch.pause:
+                with self._duplex.not_listening():
+                    await trio.sleep(self._watch.take_pause())
             if found is Pending.NEED_DATA or found is Pending.NO_HURRY:
                 await self._duplex.feed(self._take)
                 continue
@@ -104,15 +116,26 @@ class CommandLoop(Generic[Command]):
                     if found is Pending.HELD:
                         await commands.released()
                     else:
-                        await commands.carry_out(found)
+                        await Watched(self._watch, commands.carry_out(found), self._name)
                 if number % _REQUESTS_A_TURN == 0 or commands.frame_size > LARGE_FRAME:
                     await next_turn()
-            self._found = self._do_at_once()
+            self._take(b"")
 
     def _take(self, data: bytes) -> Listening:
-        """Bytes have arrived; whether the loop goes on listening."""
-        self._receive_data(data)
+        """Bytes have arrived, or there are some still; whether the loop goes on listening."""
+        began = self._now()
+        if began > self._clock.due:
+            self._clock.sample(began)
+        if data:
+            self._receive_data(data)
         found = self._found = self._do_at_once()
+        if self._now() - began > HELD_SECONDS:
+            self._watch.check(began, self._name)
+            if self._watch.pause:
+                return Listening.NO
         if found is Pending.NEED_DATA:
             return Listening.YES
         return Listening.LATER if found is Pending.NO_HURRY else Listening.NO
+
+    def _name(self) -> str:
+        return self._commands.command_name

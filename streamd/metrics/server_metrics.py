@@ -495,7 +495,7 @@ def _own(name: str, kind: str, text: str, values: Callable[[Asked], Number]) -> 
 
 
 def _counted(
-    name: str, text: str, label: str, values: Callable[[Asked], Iterable[tuple[str, int]]]
+    name: str, text: str, label: str, values: Callable[[Asked], Iterable[tuple[str, float]]]
 ) -> Metric:
     def samples(asked: Asked) -> Iterator[Sample]:
         for key, count in sorted(values(asked)):
@@ -626,6 +626,18 @@ OWN = (
         lambda a: [
             (n, _protocol(a, STREAM_PROTOCOL).errors.get(c, 0)) for c, n in ERROR_NAMES.items()
         ],
+    ),
+    _counted(
+        "loop_held_total",
+        "Commands of clients that held everybody up for more than 50 ms; see the log",
+        "protocol",
+        lambda a: [(name, _protocol(a, name).loop_held) for name in PROTOCOLS],
+    ),
+    _counted(
+        "loop_held_seconds_total",
+        "For how long these did, in seconds",
+        "protocol",
+        lambda a: [(name, _protocol(a, name).loop_held_seconds) for name in PROTOCOLS],
     ),
     _own(
         "searches_total",

@@ -69,6 +69,8 @@ class ProtocolFigures(msgspec.Struct, frozen=True):
     channels_closed: int
     logins: int
     logins_refused: int
+    loop_held: int
+    loop_held_seconds: float
     errors: dict[int, int]
 
 

@@ -72,6 +72,7 @@ class AmqpConnection(BaseConnection):
         self._queue: ReadyQueue[AmqpConsumer] = ReadyQueue(self._duplex.work, rounds, self._fail)
         self._session: Session | None = None
         self._pause = 0.0
+        self._kind: type[object] = type(None)
 
     async def _has_explained(self, error: Exception) -> bool:
         match error:
@@ -142,7 +143,10 @@ class AmqpConnection(BaseConnection):
     async def _serve(self) -> None:
         connection, login = self._connection, self._login
         traffic = self._traffic.protocol(AMQP091)
-        deliveries = Deliveries(self._queue, connection.frame_max, self._cannot_read, traffic)
+        watch = self._watch(login, traffic)
+        deliveries = Deliveries(
+            self._queue, connection.frame_max, self._cannot_read, traffic, watch
+        )
         publishing = Publishing(
             login.host,
             login.rights,
@@ -169,7 +173,7 @@ class AmqpConnection(BaseConnection):
             connection.frame_max,
             session,
             deliveries,
-            CommandLoop[Request | Content](self._duplex, self).run,
+            CommandLoop[Request | Content](self._duplex, self, watch).run,
             deliveries.flush_delayed,
             self._check,
         )
@@ -186,12 +190,18 @@ class AmqpConnection(BaseConnection):
         """Bytes of the request that was found last."""
         return self._connection.frame_size
 
+    @property
+    def command_name(self) -> str:
+        """What was found last."""
+        return self._kind.__name__
+
     def do_at_once(self) -> Request | Content | Pending:
         """Publish and acknowledge what has been received, up to a request that needs waiting."""
         session = self._open_session
         taken, most = 0, self._rounds.allowance(_MOST_AT_ONCE)
         if most <= 0:
             return Pending.MORE
+        event: Request | Content | None = None
         try:
             for event in self._connection.events():
                 if isinstance(event, Content):
@@ -209,6 +219,8 @@ class AmqpConnection(BaseConnection):
             self.fail(fault)
         finally:
             self._rounds.units -= taken
+            if event is not None:
+                self._kind = type(event.method)
         if self._connection.state is State.CLOSED:
             raise Ended
         self._pause = session.take_pause()

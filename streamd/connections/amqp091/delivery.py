@@ -33,6 +33,7 @@ from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArguments
 from streamd.connections.amqp091.pacing import DELAY_SECONDS, may_gather
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
+from streamd.connections.watch import Watch
 from streamd.net.transport import Transport
 from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091.deliver import DeliverWriter
@@ -171,6 +172,10 @@ class AmqpConsumer(QueuedConsumer):
             self._deliveries.enqueue_delayed(self)
         else:
             self._deliveries.enqueue(self)
+
+    def describe(self) -> str:
+        """For the log."""
+        return f"what is stored in '{self.stream.name}', for the consumer {self.tag},"
 
     @property
     def is_dear(self) -> bool:
@@ -372,7 +377,9 @@ class Deliveries:
         frame_max: int,
         cannot_read: Callable[[Stream], None],
         traffic: ProtocolTraffic,
+        watch: Watch,
     ) -> None:
+        self._watch = watch
         self.queue = queue
         self.frame_max = frame_max
         self.traffic = traffic
@@ -460,12 +467,16 @@ class Deliveries:
             await consumer.read()
             if consumer.is_dear:
                 await next_turn()
+            began = self._watch.begin()
             frames = self._frames(consumer)
+            self._watch.check(began, consumer.describe, is_asked_for=False)
             if self.held > HELD_BYTES:
                 consumer.drop_read()
         except SegmentsError as error:
             self.cannot_read(consumer, error)
             return
+        if self._watch.pause:
+            await trio.sleep(self._watch.take_pause())
         if frames:
             await transport.send(b"".join(frames))
         else:

@@ -88,6 +88,7 @@ class StreamConnection(BaseConnection):
             traffic,
         )
         self._session: Session | None = None
+        self._kind: type[object] = type(None)
         # Received after requests that are carried out.
         self._ahead: c.ClientCommand | RemoteProtocolError | None = None
 
@@ -150,7 +151,9 @@ class StreamConnection(BaseConnection):
 
     async def _carry_out_all(self, session: Session) -> None:
         try:
-            await CommandLoop[c.ClientCommand | Creates](self._duplex, self).run()
+            await CommandLoop[c.ClientCommand | Creates](
+                self._duplex, self, self._watch(self._login, self._traffic)
+            ).run()
         except RemoteProtocolError as error:
             fault = error.with_traceback(None)  # which has what was received
         logger.info("%s: %s", self._transport.peer, fault)
@@ -173,6 +176,11 @@ class StreamConnection(BaseConnection):
         """Bytes of the request that was found last."""
         return self._connection.frame_size
 
+    @property
+    def command_name(self) -> str:
+        """What was found last."""
+        return self._kind.__name__
+
     def do_at_once(self) -> c.ClientCommand | Creates | Pending:
         """Carry out what has been received, up to a command that needs waiting."""
         if self._ahead is not None:
@@ -185,6 +193,7 @@ class StreamConnection(BaseConnection):
             command = next_command()
             if command is NEED_DATA:
                 return self._needs_data(was_credit=0 < number == num_credits)
+            self._kind = type(command)
             if isinstance(command, c.Create):
                 return self._gather(command)
             if not handle_at_once(cast("c.ClientCommand", command)):
