@@ -10,12 +10,13 @@ import pytest
 import trio
 
 from streamd.broker.traffic import ProtocolTraffic
-from streamd.connections import watch as module
+from streamd.connections.amqp091 import delivery
 from streamd.connections.amqp091.session import Session as AmqpSession
 from streamd.connections.stream.session import Session
 from streamd.connections.watch import AGAIN_SECONDS, HELD_SECONDS, LoopClock, Watch, Watched
 from streamd.engine.registry import AMQP091
 from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.messages.from_amqp10 import Delivered, delivered
 from streamd.wire.stream import commands as c
 from tests.support.amqp import declare, open_peer
 from tests.support.server import Peer, frame, harness
@@ -142,7 +143,7 @@ async def test_cancelled_work(hands: Hands) -> None:
 def slow(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Requests of AMQP and commands of the stream protocol take so many seconds."""
     taken = [0.0]
-    monkeypatch.setattr(module.Watch.__init__, "__defaults__", (hands.clock,))
+    monkeypatch.setattr(Watch.__init__, "__defaults__", (hands.clock,))
     for kind, name in (
         (AmqpSession, "handle"),
         (Session, "create_all"),
@@ -177,6 +178,34 @@ async def test_over_amqp(
             pass
         assert "QueueDeclare has held everybody up again" in found.text
         assert server.server.broker.traffic.protocol(AMQP091).loop_held == 2
+
+
+async def test_a_delivery_over_amqp(
+    tmp_path: Path,
+    hands: Hands,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It costs what somebody else has stored: its consumer waits, and goes on."""
+    monkeypatch.setattr(Watch.__init__, "__defaults__", (hands.clock,))
+
+    def slowly(raw: bytes) -> Delivered:
+        hands.work(0.1)
+        return delivered(raw)
+
+    monkeypatch.setattr(delivery, "delivered", slowly)
+    async with harness(tmp_path) as server:
+        peer = await open_peer(server)
+        await peer.declare("q")
+        await peer.store("q", b"x", b"y")
+        await peer.consume("q", tag="c", prefetch=1, x_stream_offset="first")
+        for _ in range(2):
+            (found,) = await peer.deliveries(1)
+            await peer.send(m.BasicAck(found.method.delivery_tag, False))
+        told = "what is stored in 'q', for the consumer c, held everybody up for 100 ms"
+        assert sum(told in message for message in caplog.messages) == 2
+        assert trio.current_time() >= 1.8
+        await peer.declare("r")
 
 
 async def until_ended(peer: Peer) -> None:
