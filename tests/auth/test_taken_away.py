@@ -209,7 +209,7 @@ async def check(
 
 async def over_stream(server: Harness, kind: type[Any], fields: tuple[Any, ...]) -> Ask:
     peer = await server.peer(user="ada")
-    has_answer = "correlation_id" in kind.__dataclass_fields__
+    has_answer = "correlation_id" in kind.__struct_fields__
 
     async def ask() -> None:
         if not has_answer:
