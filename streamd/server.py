@@ -282,7 +282,8 @@ class Server:
         """
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(engines_end))
         door, traffic = DoorCaller(self.directory, name), self.broker.traffic.protocol("http")
-        await Doorway(stream, self.engine, self.directory, door, traffic).run()
+        with self.broker.supervisor.guarded("serving a door", name):
+            await Doorway(stream, self.engine, self.directory, door, traffic).run()
 
     async def drain(self) -> None:
         """Return once all connections have got their answers, and have ended."""

@@ -27,6 +27,7 @@ from streamd.wire.stream.fields import Pair
 logger = logging.getLogger(__name__)
 
 _ROWS_A_TURN = 200
+_MOST_DIGITS = 20  # of a number; those of 64 bits have fewer
 _NAMED = "stream."  # begins what names one of several streams
 
 
@@ -106,12 +107,16 @@ class Management:
         for name in (*form.needs, *_required(form.kind)):
             if not words.get(name) and name not in form.fields:
                 raise Refused(Reason.PRECONDITION_FAILED, f"{name} is missing")
+        for name in _numbers(form.kind):
+            if name in words:
+                words[name] = _whole(name, words[name])
         fields: dict[str, Any] = {"vhost": self._context.host.name, **form.fields, **words}
         if form.kind is s.SetArguments:
             fields["arguments"] = {k: text for k, text in words.items() if k != "stream"}
         if form.kind is t.UploadTier:
             fields["streams"] = [text for k, text in words.items() if k.startswith(_NAMED)]
-            fields |= {"timeout_seconds": words["seconds"]} if "seconds" in words else {}
+            if "seconds" in words:
+                fields["timeout_seconds"] = _whole("timeout_seconds", words["seconds"])
         if "tags" in fields:
             fields["tags"] = fields["tags"].split()
         if "password" in fields:
@@ -124,6 +129,28 @@ def _required(kind: type[Operation[Any]]) -> tuple[str, ...]:
     """Fields of an operation that are given here as they are, and have to be."""
     apart = ("vhost", "arguments")
     return tuple(f.name for f in msgspec.structs.fields(kind) if f.required and f.name not in apart)
+
+
+@functools.cache
+def _numbers(kind: type[Operation[Any]]) -> tuple[str, ...]:
+    """Fields of an operation that are whole numbers."""
+    return tuple(
+        field.name
+        for field in msgspec.inspect.type_info(kind).fields  # type: ignore[attr-defined]
+        if any(isinstance(one, msgspec.inspect.IntType) for one in _alternatives(field.type))
+    )
+
+
+def _alternatives(found: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    return found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
+
+
+def _whole(name: str, text: str) -> int:
+    """A whole number; msgspec would take 1e3 and 5.0 as well."""
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+        details = f"{name} is {text[:40]!r}, expected a whole number"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
+    return int(text)
 
 
 def _rows(answer: object, shown: tuple[str, ...] = ()) -> Iterator[Mapping[str, str]]:
