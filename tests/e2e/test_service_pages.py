@@ -171,7 +171,7 @@ def test_backup(shell: Shell) -> None:
 def test_salvage_is_what_the_server_looks_for() -> None:
     (touch, *_rest) = [b for b in blocks("operating", "sh") if "salvage" in b]
     name = Path(touch.split()[-1]).name
-    assert any(f'"{name}"' in file.read_text() for file in (ROOT / "segments").glob("*.py"))
+    assert any(f'"{name}"' in file.read_text() for file in (ROOT / "segments").rglob("*.py"))
 
 
 @pytest.mark.parametrize("page", OURS)
