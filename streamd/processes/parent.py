@@ -152,16 +152,28 @@ class Parent:
 
     # -- children
 
-    def _start(self, child: Child, other: socket.socket | None = None) -> None:
-        """Fork a child; `other` is its end of the way to the engine."""
+    def _start(self, child: Child, way: tuple[socket.socket, ...] = ()) -> None:
+        """Fork a child; `way` is to the engine: the child's end, and the engine's.
+
+        Raises:
+            OSError: there are too many processes or open files, or there is no memory.
+        """
         ours, theirs = pair()
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             code = 1
             try:
+                other, *not_its = (*way, ours) if way else (None, ours)
+                for end in not_its:  # or the child would not see that the others have gone
+                    end.close()
                 self._become(child, theirs, parent)
                 code = child.work(theirs, other)
             except SystemExit as end:
@@ -169,10 +181,12 @@ class Parent:
             except BaseException:
                 logger.critical("a bug ends the %s", child.name, exc_info=True)
             finally:
-                logging.shutdown()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+                try:
+                    logging.shutdown()
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                finally:
+                    os._exit(code)  # whatever happens: it is not the parent
         theirs.close()
         child.pid, child.control, child.is_ready = pid, ours, False
         child.began = child.heard = time.monotonic()
@@ -194,12 +208,15 @@ class Parent:
         theirs.setblocking(False)
 
     def _start_door(self, door: Child) -> None:
-        engines, doors = socket.socketpair()
         assert self._engine.control is not None  # noqa: S101 - it was started first
-        self._start(door, doors)
-        say(self._engine.control, LINK, door.name, engines)
-        engines.close()
-        doors.close()
+        door.began = time.monotonic()
+        try:
+            engines, doors = socket.socketpair()
+            with engines, doors:
+                self._start(door, (doors, engines))
+                say(self._engine.control, LINK, door.name, engines)
+        except OSError as error:
+            self._plan(door, f"cannot be started: {error.strerror}; it is tried again")
 
     def _wait(self) -> None:
         """Until something is said, a signal comes, or a second has passed."""
@@ -265,18 +282,17 @@ class Parent:
             if child is self._engine:
                 code = found if found >= 0 else 128 - found
             elif not self._is_stopping:
-                self._plan(child, found)
+                self._plan(child, f"has ended {_how(found)}: it is begun anew")
         return code
 
-    def _plan(self, door: Child, code: int) -> None:
-        """Begin a door anew, soon."""
+    def _plan(self, door: Child, what: str) -> None:
+        """Begin a door anew, soon; say `what` has become of it."""
         now = time.monotonic()
         if now - door.began > _RUNS_WELL:
             door.pause = 0.0
         door.due = now + door.pause
         door.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * door.pause))
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        logger.error("the process for %s has ended %s: it is begun anew", door.name, how)
+        logger.error("the process for %s %s", door.name, what)
 
     def _look_after_doors(self) -> None:
         now = time.monotonic()
@@ -293,3 +309,9 @@ class Parent:
                 os.kill(door.pid, signal.SIGKILL)
             elif door.control is not None and now - door.heard >= BEAT_SECONDS / 2:
                 say(door.control, BEAT)
+
+
+def _how(code: int) -> str:
+    """How a process has ended, by what `os.waitstatus_to_exitcode` says."""
+    names = {number: number.name for number in signal.Signals}  # those of real time have none
+    return f"with code {code}" if code >= 0 else f"by {names.get(-code, f'signal {-code}')}"  # type: ignore[call-overload]

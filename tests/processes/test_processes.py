@@ -1,11 +1,13 @@
 """A server in several processes: who ends, who is begun anew, and what others notice of it."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -84,6 +86,50 @@ async def test_a_door_that_ends_is_begun_anew_and_the_streams_go_on(server: Serv
     assert [pid for pid in children(server.pid) if pid == engine]
     assert door not in children(server.pid)
     assert "the process for metrics has ended by SIGKILL" in server.log.read_text()
+
+
+def test_a_door_that_a_signal_without_a_name_ends(server: ServerProcess) -> None:
+    _, door = children(server.pid)
+    os.kill(door, signal.SIGRTMIN + 5)
+    assert told(server, "streamd_stored_messages_total") == 0
+    assert f"by signal {signal.SIGRTMIN + 5}" in server.log.read_text()
+
+
+@contextmanager
+def few_files(pid: int) -> Iterator[None]:
+    """In this block, a process can open no more files."""
+    before = resource.prlimit(
+        pid, resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_door_that_cannot_be_started_is_tried_again(server: ServerProcess) -> None:
+    engine, door = children(server.pid)
+    with few_files(server.pid):
+        os.kill(door, signal.SIGKILL)
+        eventually(lambda: "the process for metrics cannot be started" in server.log.read_text())
+        await publish(server, 10)
+    assert told(server, "streamd_stored_messages_total") == 10
+    assert engine in children(server.pid)
+
+
+async def test_a_door_that_does_not_reach_the_engine_is_begun_anew(server: ServerProcess) -> None:
+    engine, door = children(server.pid)
+    with few_files(engine):  # it gets the door's message, and not the socket in it
+        os.kill(door, signal.SIGKILL)
+        eventually(lambda: "ended with code 0" in server.log.read_text())
+    eventually(lambda: answers(server))
+
+
+def answers(server: ServerProcess) -> bool:
+    try:
+        return "streamd_stored_messages_total" in scrape(server)
+    except httpx.HTTPError:
+        return False
 
 
 @pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
