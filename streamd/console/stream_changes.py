@@ -6,21 +6,20 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from segments import OffsetSpec, at_offset, at_time
 from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect
 from segments.times import moment_ms
 from segments.words import whole_number
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared import arguments as a
-from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
 from streamd.console.stream import ONE, find_name
 from streamd.console.stream_arguments import as_text, groups
 from streamd.http_api.caller import caller_of
-from streamd.http_api.messages import BadRequest, NotFound
+from streamd.http_api.messages import BadRequest
+from streamd.operations import streams as s
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
@@ -36,6 +35,7 @@ class StreamChanges:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._hosts = site.service.broker.virtual_hosts
+        self._ask = site.service.ask
         self.routes = [
             site.page(f"{ONE}/change", self._ask_change),
             site.action(f"{ONE}/change", self._change),
@@ -147,17 +147,15 @@ class StreamChanges:
         )
 
     async def _truncate(self, request: Request, form: Form) -> Response:
-        host, name, check = self._found(request, Right.CONFIGURE)
+        host, name, _ = self._found(request, Right.CONFIGURE)
         problem = "" if form.raw("name") == name else _OTHER_NAME
         try:
-            spec = _place(form.text("before"))
+            asked = _truncation(host.name, name, form.text("before"))
         except BadRequest as error:
             problem = str(error)
         if problem:
             return await self._show_truncate(request, host, name, form.values(), problem)
-        stream = host.find(name)
-        async with stream.opened():
-            first = await stream.truncate(spec, check)
+        first = (await self._ask(request, asked)).first_offset
         return self._back(request, host, name, f"The stream begins at offset {first:,} now.")
 
     # -- deleting
@@ -181,50 +179,40 @@ class StreamChanges:
         )
 
     async def _delete(self, request: Request, form: Form) -> Response:
-        host, name, check = self._found(request, Right.CONFIGURE)
+        host, name, _ = self._found(request, Right.CONFIGURE)
         if form.raw("name") != name:
             return await self._show_delete(request, host, name, _OTHER_NAME)
-        await host.delete(name, lambda: None, check)
+        await self._ask(request, s.DeleteStream(vhost=host.name, stream=name))
         return self._site.go(request, self._site.url("streams"), f"The stream {name} was deleted.")
 
     # -- stored offsets
 
     async def _set_offset(self, request: Request, form: Form) -> Response:
-        host, name, check = self._found(request, Right.READ)
-        reference, stream = form.raw("reference"), host.find(name)
-        async with stream.opened():
-            check()
-            if form.has("forget"):
-                if not await stream.delete_offset(reference):
-                    raise NotFound
-                notice = f"The stored offset of {reference} is forgotten."
-            else:
-                offset = _number(form.text("offset"))
-                try:
-                    stream.store_offset(reference, offset)
-                except ValueError as error:
-                    raise BadRequest(str(error)) from None
-                await stream.settled()
-                notice = f"The stored offset of {reference} is {offset:,} now."
+        host, name, _ = self._found(request, Right.READ)
+        ends, reference = {"vhost": host.name, "stream": name}, form.raw("reference")
+        if form.has("forget"):
+            await self._ask(request, s.DeleteOffset(**ends, name=reference))
+            notice = f"The stored offset of {reference} is forgotten."
+        else:
+            offset = _number(form.text("offset"))
+            await self._ask(request, s.SetOffset(**ends, name=reference, offset=offset))
+            notice = f"The stored offset of {reference} is {offset:,} now."
         return self._back(request, host, name, notice)
 
     # -- standing selectors
 
     async def _change_selector(self, request: Request, form: Form) -> Response:
-        host, name, check = self._found(request, Right.CONFIGURE)
-        group = form.text("group")
+        host, name, _ = self._found(request, Right.CONFIGURE)
+        ends, group = {"vhost": host.name, "stream": name}, form.text("group")
         if form.has("delete"):
-            await host.settings.remove_selector(name, form.raw("group"), check)
+            await self._ask(request, s.DeleteSelector(**ends, group=form.raw("group")))
             return self._back(request, host, name, f"The selector of {group} was removed.")
-        if not group.isprintable() or not 0 < len(group.encode()) <= _MAX_GROUP_BYTES:
-            raise BadRequest("the name of the group is missing, too long or not printable")
-        row = parse_standing(group, form.text("dialect"), form.text("text"))
-        await host.settings.put_selector(name, row, check)
+        dialect, text = form.text("dialect"), form.text("text")
+        await self._ask(request, s.AddSelector(**ends, group=group, dialect=dialect, text=text))
         return self._back(request, host, name, f"The selector of {group} was registered.")
 
 
 _OTHER_NAME = "the name is not that of the stream: nothing was done"
-_MAX_GROUP_BYTES = 255
 
 
 def _number(text: str) -> int:
@@ -234,12 +222,12 @@ def _number(text: str) -> int:
     raise BadRequest(f"the offset is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}")
 
 
-def _place(text: str) -> OffsetSpec:
-    """An offset, or a time."""
-    if text.isascii() and text.isdigit():
-        return at_offset(_number(text))
-    ms = moment_ms(text, UTC)
+def _truncation(vhost: Name, stream: Name, place: str) -> s.TruncateStream:
+    """To an offset, or a time."""
+    if place.isascii() and place.isdigit():
+        return s.TruncateStream(vhost=vhost, stream=stream, offset=_number(place))
+    ms = moment_ms(place, UTC)
     if ms is None:
         expected = "an offset, or a time as in 2026-11-20T10:00:00Z"
-        raise BadRequest(f"the place is {text[:40]!r}, expected {expected}")
-    return at_time(max(0, ms))
+        raise BadRequest(f"the place is {place[:40]!r}, expected {expected}")
+    return s.TruncateStream(vhost=vhost, stream=stream, timestamp=max(0, ms))

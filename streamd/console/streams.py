@@ -16,12 +16,11 @@ from streamd.console.site import NavigationItem, Site
 from streamd.console.stream_arguments import TITLES, given, groups
 from streamd.http_api.caller import caller_of
 from streamd.http_api.connections import pairs_of
-from streamd.http_api.messages import NotFound
 from streamd.http_api.overview import shown_trouble
 from streamd.http_api.queues import know_all
-from streamd.operations.errors import Reason, Refused
+from streamd.operations import streams as s
+from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
-from streamd.operations.rights import Right
 
 _BAD_REQUEST = 400
 Readers: TypeAlias = Counter[tuple[str, str]]  # by virtual host and stream
@@ -161,23 +160,19 @@ class StreamsPages:
         )
 
     async def _create(self, request: Request, form: Form) -> Response:
-        caller, name, host_name = caller_of(request), form.name("name"), form.name("vhost")
-        caller.require_host(host_name)
-        host = self._hosts.get(host_name)
-        if host is None:
-            raise NotFound
-        check = partial(caller.rights(host_name).require, Right.CONFIGURE, name)
+        name, vhost = form.name("name"), form.name("vhost")
+        asked = s.CreateStream(vhost=vhost, stream=name, arguments=given(form, TITLES))
+        problem = f"there is a stream {name} already, with the same arguments"
         try:
-            await host.create(name, given(form, TITLES).items(), check)
+            created = await self._service.ask(request, asked)
         except Refused as refused:
-            if refused.reason is Reason.ACCESS_REFUSED:
+            if refused.reason is Reason.ACCESS_REFUSED or isinstance(refused, NoSuch):
                 raise
-            problem = refused.details
-            if refused.reason is Reason.ALREADY_EXISTS:
-                problem = f"there is a stream {name} already, with the same arguments"
+            return await self._show_form(request, form.values(), refused.details, _BAD_REQUEST)
+        if not created.is_new:
             return await self._show_form(request, form.values(), problem, _BAD_REQUEST)
         notice = f"The stream {name} was created."
-        return self._site.go(request, self._site.url("streams", host_name, name), notice)
+        return self._site.go(request, self._site.url("streams", vhost, name), notice)
 
 
 def _figure(name: str, item: tuple[VirtualHost, Name]) -> int:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,7 +16,6 @@ from streamd.console.administering import (
     BAD_REQUEST,
     Deletion,
     gone,
-    host_named,
     hosts_chosen,
     hosts_seen,
     problem_of,
@@ -25,9 +25,10 @@ from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
 from streamd.console.stream_arguments import TITLES, given, groups
 from streamd.http_api.caller import caller_of
-from streamd.http_api.messages import BadRequest, Row, part
-from streamd.http_api.queues import create_super_stream, delete_super_stream, host_of, know_all
-from streamd.operations.errors import Reason, Refused
+from streamd.http_api.messages import BadRequest, part
+from streamd.http_api.queues import host_of, know_all
+from streamd.operations import streams as s
+from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
 
@@ -62,6 +63,7 @@ class SuperStreamPages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._hosts = site.service.broker.virtual_hosts
+        self._ask_engine = site.service.ask
         site.navigation.append(NavigationItem("Super streams", "/super-streams"))
         self.routes = [
             site.page("/super-streams", self._list),
@@ -117,16 +119,17 @@ class SuperStreamPages:
         )
 
     async def _create(self, request: Request, form: Form) -> Response:
-        caller, name = caller_of(request), form.name("name")
-        host = host_named(self._hosts, caller, form.name("vhost"))
+        vhost, name = form.name("vhost"), form.name("name")
         try:
-            await create_super_stream(host, name, _body(form), caller.rights(host.name))
+            await self._ask_engine(request, _asked(vhost, name, form))
+        except NoSuch:
+            raise
         except (Refused, BadRequest) as error:
             problem = problem_of(error)
             if isinstance(error, Refused) and error.reason is Reason.ALREADY_EXISTS:
                 problem = f"there is a stream or an exchange {error.details} already"
             return await self._show_form(request, form.values(), problem)
-        address = self._site.url("super-streams", host.name, name)
+        address = self._site.url("super-streams", vhost, name)
         return self._site.go(request, address, f"The super stream {name} was created.")
 
     # -- one
@@ -182,7 +185,8 @@ class SuperStreamPages:
         if not deletion.is_meant(form):
             return await deletion.ask(self._site, request, is_again=True)
         try:
-            await delete_super_stream(host, row.name, caller_of(request).rights(host.name))
+            asked = s.DeleteSuperStream(vhost=host.name, super_stream=row.name)
+            await self._ask_engine(request, asked)
         except Refused as refused:
             if refused.reason is Reason.NOT_FOUND:
                 raise gone("super stream", row.name) from None
@@ -201,20 +205,22 @@ def _partition(host: VirtualHost, key: str, name: Name) -> PartitionRow:
     return PartitionRow(key, name, stream.figures if stream is not None else None)
 
 
-def _body(form: Form) -> Row:
-    """What a form asks for, as requests over HTTP say it.
+def _asked(vhost: Name, name: Name, form: Form) -> s.CreateSuperStream:
+    """The super stream that a form asks for.
 
     Raises:
         BadRequest: the number is none.
     """
-    keys = [key for line in form.raw("keys").split("\n") if (key := line.strip())]
+    keys = tuple(key for line in form.raw("keys").split("\n") if (key := line.strip()))
     count = form.text("partitions")
-    arguments = given(form, TITLES)
+    asked = s.CreateSuperStream(
+        vhost=vhost, super_stream=name, keys=keys, arguments=given(form, TITLES)
+    )
     if keys:
-        return {"binding-keys": keys, "arguments": arguments}
+        return asked
     number = whole_number(count)
     if number is None:
         raise BadRequest(
             f"partitions is {count[:40]!r}, expected a number up to {MAX_PARTITIONS:,}"
         )
-    return {"partitions": number, "arguments": arguments}
+    return msgspec.structs.replace(asked, partitions=number)

@@ -6,13 +6,13 @@ from streamd.engine.caller import Caller, DoorCaller
 from streamd.engine.engine import Engine, Parts
 from streamd.engine.figures import Figures
 from streamd.engine.registry import ConnectionRegistry
-from streamd.engine.streams import OneStream
+from streamd.engine.streams import Streams
 from streamd.engine.tier import Tier
 from streamd.engine.users import Users, VirtualHosts
 
 __all__ = ["Caller", "DoorCaller", "Engine", "open_engine"]
 
-_ROOMS = (Users, VirtualHosts, OneStream, Tier, Figures)
+_ROOMS = (Users, VirtualHosts, Streams, Tier, Figures)
 
 
 def open_engine(
@@ -20,4 +20,5 @@ def open_engine(
 ) -> Engine:
     """The engine over the parts of a server."""
     parts = Parts(broker, directory, connections)
-    return Engine(*(room(parts).handlers for room in _ROOMS))
+    handlers = (room(parts).handlers for room in _ROOMS)
+    return Engine(*handlers, hosts=broker.virtual_hosts)

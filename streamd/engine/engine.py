@@ -7,7 +7,7 @@ right. A handler gets what it needs from `Parts`, checks nothing that the declar
 answers with the record that the declaration names.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -74,9 +74,11 @@ class Engine:
 
     Args:
         handlers: those of all rooms, one for each operation.
+        hosts: the names of the virtual hosts that there are.
     """
 
-    def __init__(self, *handlers: Handlers) -> None:
+    def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:
+        self._hosts = hosts
         self._handlers: Handlers = {kind: h for some in handlers for kind, h in some.items()}
 
     @property
@@ -92,10 +94,25 @@ class Engine:
                 done; says why.
         """
         check = partial(_check, caller, request)
-        check()
-        with _as_long_as(check, caller):
-            answer: Answer = await self._handlers[type(request)](Call(caller, check), request)
+        try:
+            check()
+            with _as_long_as(check, caller):
+                answer: Answer = await self._handlers[type(request)](Call(caller, check), request)
+        except Refused as refused:
+            if refused.reason is Reason.ACCESS_REFUSED and isinstance(
+                request.NEEDS, Enter | Allowed
+            ):
+                self._require_there(caller, request.vhost)  # type: ignore[attr-defined]
+            raise
         return answer
+
+    def _require_there(self, caller: Caller, host: Name) -> None:
+        """Raise NoSuch where a virtual host is gone, and all permissions in it with it.
+
+        Only for those who may look into any: others do not hear which there are.
+        """
+        if host not in self._hosts and caller.sees_host(host):
+            raise NoSuch(f"there is no virtual host {host}") from None
 
 
 def _check(caller: Caller, request: Operation[Any]) -> None:

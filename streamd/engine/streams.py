@@ -1,22 +1,25 @@
-"""What is asked of one stream: its arguments, its beginning, stored offsets and selectors."""
+"""What is asked of streams and super streams: to be there, or not; and what one stream has."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from segments import at_offset, at_time
 from segments.codec import MAX_REFERENCE_SIZE
+from streamd.broker.declared.checks import check_number
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.streams.stored_offsets import stored_offsets
 from streamd.broker.streams.stream import Stream
 from streamd.engine.engine import Call, Handlers, Parts
 from streamd.operations import streams as s
-from streamd.operations.declaration import OfStream
+from streamd.operations.declaration import Created, OfStream
 from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.names import Name, as_sent
 
 
-class OneStream:
-    """What is asked of one stream.
+class Streams:
+    """What is asked of streams and super streams.
 
     Attributes:
         handlers: one for each operation.
@@ -25,6 +28,10 @@ class OneStream:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.handlers: Handlers = {
+            s.CreateStream: self._create,
+            s.DeleteStream: self._delete,
+            s.CreateSuperStream: self._create_super_stream,
+            s.DeleteSuperStream: self._delete_super_stream,
             s.SetArguments: self._set_arguments,
             s.TruncateStream: self._truncate,
             s.ListOffsets: self._list_offsets,
@@ -35,6 +42,37 @@ class OneStream:
             s.AddSelector: self._add_selector,
             s.DeleteSelector: self._delete_selector,
         }
+
+    # -- to be there, or not
+
+    async def _create(self, call: Call, request: s.CreateStream) -> Created:
+        create = self._parts.host(request.vhost).create
+        try:
+            await create(request.stream, request.arguments.items(), call.check)
+        except Refused as refused:
+            if refused.reason is Reason.ALREADY_EXISTS:
+                return Created(is_new=False)
+            raise
+        return Created(is_new=True)
+
+    async def _delete(self, call: Call, request: s.DeleteStream) -> None:
+        await self._parts.host(request.vhost).delete(request.stream, _nothing, call.check)
+
+    async def _create_super_stream(self, call: Call, request: s.CreateSuperStream) -> None:
+        name, host = request.super_stream, self._parts.host(request.vhost)
+        check_number(len(request.keys) or request.partitions)
+        keys = request.keys or map(str, range(request.partitions))
+        routes = [(key, as_sent(f"{name}-{key}")) for key in keys]
+        check = partial(_check_super_stream, call, request, [stream for _, stream in routes])
+        check()
+        await host.create_super_stream(name, routes, request.arguments.items(), check)
+
+    async def _delete_super_stream(self, call: Call, request: s.DeleteSuperStream) -> None:
+        host = self._parts.host(request.vhost)
+        check = partial(_check_super_stream, call, request)
+        await host.delete_super_stream(request.super_stream, _nothing, check)
+
+    # -- one stream
 
     @asynccontextmanager
     async def _opened(self, call: Call, request: OfStream[Any]) -> AsyncIterator[Stream]:
@@ -110,12 +148,27 @@ class OneStream:
         await settings.remove_selector(request.stream, request.group, call.check)
 
 
+def _nothing() -> None:
+    """For changes that nobody has to hear of before they are answered."""
+
+
+def _check_super_stream(
+    call: Call, request: s.CreateSuperStream | s.DeleteSuperStream, partitions: Sequence[Name]
+) -> None:
+    """Raise Refused unless the user may still create or delete it with these partitions."""
+    call.check()
+    rights = call.caller.rights(request.vhost)
+    rights.require_super_stream(request.super_stream, partitions)
+
+
 def _text(reference: bytes) -> str:
     return reference.decode("utf-8", "backslashreplace")
 
 
 def _check_reference(what: str, name: str) -> None:
     """Raise Refused unless consumers may be kept under this name."""
-    if len(name.encode(errors="replace")) > MAX_REFERENCE_SIZE or not name.isprintable():
-        details = f"{what}, {name[:40]!r}, is too long or not printable: expected up to 255 bytes"
+    size = len(name.encode(errors="replace"))
+    if not 0 < size <= MAX_REFERENCE_SIZE or not name.isprintable():
+        found = f"{what}, {name[:40]!r}, is empty, too long or not printable"
+        details = f"{found}: expected 1 to {MAX_REFERENCE_SIZE} bytes"
         raise Refused(Reason.PRECONDITION_FAILED, details)

@@ -37,7 +37,7 @@ from streamd.http_api.messages import (
     read_bytes,
 )
 from streamd.http_api.overview import PRODUCT_FIELDS
-from streamd.http_api.queues import STREAM, TYPE, create_stream, host_of, shown_arguments
+from streamd.http_api.queues import STREAM, TYPE, host_of, shown_arguments, stream_arguments
 from streamd.http_api.service import NODE, Service
 from streamd.http_api.users import (
     permission_row,
@@ -308,7 +308,13 @@ class _Takers:
         kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
         if (kind or "classic") != STREAM:
             raise NotServed(f"queue {name}: not a stream")
-        return await create_stream(host, name, row, self._check)
+        try:
+            await host.create(name, stream_arguments(name, row).items(), self._check)
+        except Refused as refused:
+            if refused.reason is Reason.ALREADY_EXISTS:
+                return False
+            raise
+        return True
 
     async def _take_exchange(self, row: Row) -> bool:
         name, host = name_in(row, "name"), self._host(row)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
+from typing import Any
 
 import trio
 from starlette.requests import Request
@@ -11,10 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from segments.derived.key_schedule import KeyFigures
-from streamd.auth.users import Rights
-from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.arguments import Arguments, plain_arguments
-from streamd.broker.declared.checks import MAX_PARTITIONS
 from streamd.broker.declared.partitions import SuperStreamRow
 from streamd.broker.steps import in_turns
 from streamd.broker.streams.stream import Stream
@@ -38,9 +35,9 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import message_counts, shown_trouble
 from streamd.http_api.service import NODE, Service
-from streamd.operations.errors import Reason, Refused
-from streamd.operations.names import Name, as_sent
-from streamd.operations.rights import Right
+from streamd.operations import streams as s
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierReports, plain
 
 TYPE = "x-queue-type"
@@ -61,7 +58,7 @@ class QueuePaths:
     TITLE = "Streams"
 
     def __init__(self, service: Service) -> None:
-        self._broker = service.broker
+        self._broker, self._ask = service.broker, service.ask
         self._connections = service.connections
         self.routes = [
             Route("/api/queues", self._list),
@@ -122,30 +119,22 @@ class QueuePaths:
         details = [amqp_consumer_row(pair) async for pair in in_turns(consumers, _CONSUMERS_A_TURN)]
         return await large_answer(row | {"consumer_details": details})
 
-    @described(
-        Operation(
-            body="NewStream", statuses=CREATED_OR_DONE, needs="the right to configure the stream"
-        )
-    )
+    @described(Operation(body="NewStream", statuses=CREATED_OR_DONE, asks=s.CreateStream))
     async def _create(self, request: Request) -> Response:
         """Create a stream.
 
         One that exists with other arguments is refused.
         """
-        host = host_of(self._broker.virtual_hosts, request)
-        name = part(request, "name")
-        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
-        check()
-        is_new = await create_stream(host, name, await read_body(request), check)
-        return done(is_new=is_new)
+        vhost, name = part(request, "vhost"), part(request, "name")
+        arguments = stream_arguments(name, await read_body(request))
+        asked = s.CreateStream(vhost=vhost, stream=name, arguments=arguments)
+        return done(is_new=(await self._ask(request, asked)).is_new)
 
-    @described(Operation(statuses=DONE, needs="the right to configure the stream"))
+    @described(Operation(statuses=DONE, asks=s.DeleteStream))
     async def _delete(self, request: Request) -> Response:
         """Delete a stream with all its messages."""
-        host = host_of(self._broker.virtual_hosts, request)
-        name = part(request, "name")
-        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
-        await host.delete(name, lambda: None, check)
+        vhost, name = part(request, "vhost"), part(request, "name")
+        await self._ask(request, s.DeleteStream(vhost=vhost, stream=name))
         return done()
 
     def _row(self, caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> Row:
@@ -186,10 +175,24 @@ class QueuePaths:
     )
     async def _create_super_stream(self, request: Request) -> Response:
         """Create a super stream and its partitions, NAME-KEY for each routing key."""
-        host = host_of(self._broker.virtual_hosts, request)
-        name = part(request, "name")
-        rights = caller_of(request).rights(host.name)
-        await create_super_stream(host, name, await read_body(request), rights)
+        vhost, name, body = part(request, "vhost"), part(request, "name"), await read_body(request)
+        number: Any = body.get("partitions")
+        keys: tuple[str, ...] = ()
+        if not isinstance(number, int) or isinstance(number, bool):
+            number, keys = 0, tuple(texts(body, "binding-keys"))
+            if not keys:
+                raise BadRequest("Must specify partitions or binding keys")
+        asked = s.CreateSuperStream(
+            vhost=vhost,
+            super_stream=name,
+            partitions=number,
+            keys=keys,
+            arguments={
+                key.removeprefix(_PREFIX): _text(key, value)
+                for key, value in mapping(body, "arguments").items()
+            },
+        )
+        await self._ask(request, asked)
         return done()
 
     @described(
@@ -200,9 +203,8 @@ class QueuePaths:
     )
     async def _delete_super_stream(self, request: Request) -> Response:
         """Delete a super stream and its partitions."""
-        host = host_of(self._broker.virtual_hosts, request)
-        name = part(request, "name")
-        await delete_super_stream(host, name, caller_of(request).rights(host.name))
+        vhost, name = part(request, "vhost"), part(request, "name")
+        await self._ask(request, s.DeleteSuperStream(vhost=vhost, super_stream=name))
         return done()
 
 
@@ -232,14 +234,11 @@ def hosts_of(hosts: dict[Name, VirtualHost], request: Request) -> list[VirtualHo
     return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
 
 
-async def create_stream(host: VirtualHost, name: Name, body: Row, check: Check) -> bool:
-    """Create a stream as definitions and requests describe it; returns whether it is new.
-
-    See CatalogWriter.turn for `check`.
+def stream_arguments(name: Name, body: Row) -> dict[str, str]:
+    """The arguments of a stream that definitions and requests describe, by their own names.
 
     Raises:
         BadRequest: it would not be a stream.
-        Refused: it cannot be created.
     """
     arguments = mapping(body, "arguments")
     kind = arguments.get(TYPE, body.get("type", STREAM))
@@ -247,52 +246,11 @@ async def create_stream(host: VirtualHost, name: Name, body: Row, check: Check) 
         raise BadRequest(f"{TYPE} is {kind!r}: this server has streams only")
     if not body.get("durable", True) or body.get("auto_delete", False):
         raise BadRequest(f"{name} cannot be a stream: streams are durable and not auto-delete")
-    pairs = [
-        (key.removeprefix(_PREFIX), _text(key, value))
+    return {
+        key.removeprefix(_PREFIX): _text(key, value)
         for key, value in arguments.items()
         if key.startswith(_PREFIX)
-    ]
-    try:
-        await host.create(name, pairs, check)
-    except Refused as refused:
-        if refused.reason == Reason.ALREADY_EXISTS:
-            return False
-        raise
-    return True
-
-
-async def create_super_stream(host: VirtualHost, name: Name, body: Row, rights: Rights) -> None:
-    """Create a super stream as requests describe it.
-
-    Args:
-        host: where.
-        name: of the super stream; partitions are named NAME-KEY.
-        body: has `partitions` or `binding-keys`, and `arguments`.
-        rights: of whoever wants it.
-
-    Raises:
-        BadRequest: it cannot be understood.
-        Refused: it cannot be created.
-    """
-    routes = [(key, as_sent(f"{name}-{key}")) for key in _keys(body)]
-    check = partial(rights.require_super_stream, name, [stream for _, stream in routes])
-    check()
-    arguments = [
-        (key.removeprefix(_PREFIX), _text(key, value))
-        for key, value in mapping(body, "arguments").items()
-    ]
-    await host.create_super_stream(name, routes, arguments, check)
-
-
-async def delete_super_stream(host: VirtualHost, name: Name, rights: Rights) -> None:
-    """Delete a super stream and its partitions, for somebody with these rights.
-
-    Raises:
-        Refused: it does not exist, or cannot be deleted.
-    """
-    rights.require(Right.CONFIGURE, name)
-    check = partial(rights.require_super_stream, name)
-    await host.delete_super_stream(name, lambda: None, check)
+    }
 
 
 def _text(name: str, value: object) -> str:
@@ -302,18 +260,6 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise BadRequest(f"{name} is neither a string nor a number")
-
-
-def _keys(body: Row) -> list[str]:
-    partitions = body.get("partitions")
-    if isinstance(partitions, int) and not isinstance(partitions, bool):
-        if not 0 < partitions <= MAX_PARTITIONS:
-            raise BadRequest(f"partitions is {partitions}, expected 1 to {MAX_PARTITIONS}")
-        return [str(n) for n in range(partitions)]
-    keys = texts(body, "binding-keys")
-    if not keys:
-        raise BadRequest("Must specify partitions or binding keys")
-    return keys
 
 
 def shown_arguments(arguments: Arguments) -> Row:

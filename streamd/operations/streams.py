@@ -1,4 +1,4 @@
-"""What can be asked of one stream: its arguments, its beginning, stored offsets and selectors."""
+"""What can be asked of streams and super streams: to be there, or not; and what one stream has."""
 
 from typing import Annotated
 
@@ -6,11 +6,66 @@ import msgspec
 
 from segments.segment import MAX_OFFSET
 from segments.selector import Dialect
-from streamd.operations.declaration import Allowed, Enter, OfStream
+from streamd.operations.declaration import Allowed, Created, Enter, OfHost, OfStream
+from streamd.operations.names import Name
 from streamd.operations.rights import Right
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 Reference = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class CreateStream(OfStream[Created], frozen=True, kw_only=True):
+    """Create a stream, unless there is one with the same arguments.
+
+    Attributes:
+        arguments: by their names in the stream protocol.
+    """
+
+    NAME = "stream.create"
+    NEEDS = Allowed(Right.CONFIGURE)
+    CHANGES = True
+
+    arguments: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class DeleteStream(OfStream[None], frozen=True, kw_only=True):
+    """Delete a stream with all its messages."""
+
+    NAME = "stream.delete"
+    NEEDS = Allowed(Right.CONFIGURE)
+    CHANGES = True
+
+
+class CreateSuperStream(OfHost[None], frozen=True, kw_only=True):
+    """Create a super stream and its partitions, NAME-KEY for each routing key; all or none.
+
+    The rights to read it, and to configure its partitions and write to them, are needed, too.
+
+    Attributes:
+        super_stream: its name.
+        partitions: how many; their keys are 0, 1 and so on. 0 where `keys` says them.
+        keys: instead, the routing keys, in order.
+        arguments: of each partition, by their names in the stream protocol.
+    """
+
+    NAME = "super_stream.create"
+    NEEDS = Allowed(Right.CONFIGURE, "super_stream")
+    CHANGES = True
+
+    super_stream: Name
+    partitions: int = 0
+    keys: tuple[str, ...] = ()
+    arguments: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class DeleteSuperStream(OfHost[None], frozen=True, kw_only=True):
+    """Delete a super stream and its partitions; see CreateSuperStream for the rights."""
+
+    NAME = "super_stream.delete"
+    NEEDS = Allowed(Right.CONFIGURE, "super_stream")
+    CHANGES = True
+
+    super_stream: Name
 
 
 class SetArguments(OfStream[None], frozen=True, kw_only=True):

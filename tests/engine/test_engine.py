@@ -10,9 +10,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.engine import Caller
 from streamd.engine.engine import Call, Engine
-from streamd.operations import users as u
+from streamd.operations import streams as s, users as u
 from streamd.operations.declaration import ADMINISTRATORS, Operation
-from streamd.operations.errors import Reason, Refused
+from streamd.operations.errors import NoSuch, Reason, Refused
 from tests.support.server import Harness, harness
 
 
@@ -60,7 +60,7 @@ async def test_what_takes_long_ends_with_the_right_alone(tmp_path: Path, loses: 
             await trio.sleep(5)
             return True
 
-        engine, caller = Engine({Lasting: handle}), Caller(directory, ada)
+        engine, caller = Engine({Lasting: handle}, hosts=()), Caller(directory, ada)
         if not loses:
             assert await engine.ask(caller, Lasting())
             return
@@ -92,3 +92,15 @@ async def test_a_change_is_checked_again_in_its_turn(server: Harness) -> None:
         await wait_all_tasks_blocked()
     assert refused
     assert directory.find_user("guest") is not None
+
+
+async def test_a_virtual_host_that_is_gone_is_told_to_those_who_may_know(server: Harness) -> None:
+    directory, engine = server.server.directory, server.server.engine
+    await directory.put_user("ada", tags=["administrator"])
+    await directory.put_user("bob", tags=["management"])
+    for name, kind in (("ada", NoSuch), ("bob", Refused)):
+        account = directory.account(name)
+        assert account is not None
+        with pytest.raises(Refused) as refused:
+            await engine.ask(Caller(directory, account), s.DeleteStream(vhost="gone", stream="s"))
+        assert type(refused.value) is kind

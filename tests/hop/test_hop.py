@@ -113,7 +113,10 @@ async def test_what_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
         seen.append("done")
         return 7
 
-    async with harness(tmp_path) as server, link_to(server, Engine({Slow: handle})) as link:
+    async with (
+        harness(tmp_path) as server,
+        link_to(server, Engine({Slow: handle}, hosts=())) as link,
+    ):
         with trio.move_on_after(0.01):
             await link.door.ask(Slow(seconds=1_000))
         await wait_all_tasks_blocked()
@@ -138,7 +141,10 @@ async def test_a_bug_in_a_handler_stays_there(
     async def handle(_call: Call, _request: Slow) -> int:
         raise ZeroDivisionError
 
-    async with harness(tmp_path) as server, link_to(server, Engine({Slow: handle})) as link:
+    async with (
+        harness(tmp_path) as server,
+        link_to(server, Engine({Slow: handle}, hosts=())) as link,
+    ):
         for _ in range(2):
             with pytest.raises(Refused, match="see the server's log"):
                 await link.door.ask(Slow())
