@@ -62,7 +62,8 @@ class Child:
         pid: 0 while it does not run.
         control: the parent's end of the control socket.
         is_ready: it has said so.
-        heard: when it has said something last, by `time.monotonic`.
+        unanswered: beats since it has said something. Time says less: the parent may stand still.
+        asked: when it was sent the last of them, by `time.monotonic`.
         began: when it was started last.
         pause: seconds before it is begun anew.
         due: when it is begun anew, while it does not run.
@@ -73,7 +74,8 @@ class Child:
     pid: int = 0
     control: socket.socket | None = None
     is_ready: bool = False
-    heard: float = 0.0
+    unanswered: int = 0
+    asked: float = 0.0
     began: float = 0.0
     pause: float = 0.0
     due: float = 0.0
@@ -189,7 +191,7 @@ class Parent:
                     os._exit(code)  # whatever happens: it is not the parent
         theirs.close()
         child.pid, child.control, child.is_ready = pid, ours, False
-        child.began = child.heard = time.monotonic()
+        child.began, child.unanswered = time.monotonic(), 0
 
     def _become(self, child: Child, theirs: socket.socket, parent: int) -> None:
         """In a new process: be no parent any more."""
@@ -248,7 +250,9 @@ class Parent:
 
     def _seconds_left(self) -> float:
         now = time.monotonic()
-        due = [door.due - now for door in self._doors if not door.pid and self._engine.is_ready]
+        if self._is_stopping or not self._engine.is_ready:
+            return BEAT_SECONDS
+        due = [door.due - now for door in self._doors if not door.pid]
         return max(0.0, min([BEAT_SECONDS, *due]))
 
     def _hear(self, child: Child) -> None:
@@ -258,7 +262,7 @@ class Parent:
             child.control.close()
             child.control = None
             return
-        child.heard = time.monotonic()
+        child.unanswered = 0
         if said.word == READY:
             child.is_ready = True
             if self._ready is not None and all(c.is_ready for c in (self._engine, *self._doors)):
@@ -302,13 +306,17 @@ class Parent:
             if not door.pid:
                 if now >= door.due and not self._is_stopping:
                     self._start_door(door)
-            elif now - door.heard >= SILENT_SECONDS:
+            elif now - door.asked < BEAT_SECONDS:
+                continue
+            elif door.unanswered * BEAT_SECONDS >= SILENT_SECONDS:
                 text = "the process for %s has not answered for %.0f s: it is ended"
                 logger.error(text, door.name, SILENT_SECONDS)
-                door.heard = now
+                door.unanswered = 0
                 os.kill(door.pid, signal.SIGKILL)
-            elif door.control is not None and now - door.heard >= BEAT_SECONDS / 2:
-                say(door.control, BEAT)
+            else:
+                door.asked, door.unanswered = now, door.unanswered + 1
+                if door.control is not None:
+                    say(door.control, BEAT)
 
 
 def _how(code: int) -> str:

@@ -141,6 +141,37 @@ async def test_a_door_that_does_not_answer_is_ended(server: ServerProcess) -> No
     assert "has not answered for 10 s" in server.log.read_text()
 
 
+@pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
+def test_a_parent_that_stood_still_blames_no_door(server: ServerProcess) -> None:
+    found = children(server.pid)
+    server.signal(signal.SIGSTOP)
+    time.sleep(parent.SILENT_SECONDS + 1)
+    server.signal(signal.SIGCONT)
+    server.signal(signal.SIGHUP)  # it looks at once
+    time.sleep(parent.BEAT_SECONDS)
+    assert children(server.pid) == found
+    assert "not answered" not in server.log.read_text()
+
+
+def test_the_parent_sleeps_while_the_engine_stops(server: ServerProcess) -> None:
+    engine, door = children(server.pid)
+    os.kill(engine, signal.SIGSTOP)
+    server.signal(signal.SIGTERM)
+    eventually(lambda: "SIGTERM: stopping" in server.log.read_text())
+    os.kill(door, signal.SIGKILL)
+    eventually(lambda: not is_running(door))
+    used = processor_seconds(server.pid)
+    time.sleep(1)
+    assert processor_seconds(server.pid) - used < 0.1
+    os.kill(engine, signal.SIGCONT)
+    assert server.wait() == 0
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_no_process_and_no_lock_outlives_the_parent(server: ServerProcess) -> None:
     found = children(server.pid)
     server.kill()
