@@ -6,7 +6,7 @@ answered. Users are let in here, so that a door never sees what a password is co
 """
 
 import logging
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -68,6 +68,7 @@ class Doorway:
         self._room = trio.Semaphore(_ASKED_AT_ONCE)
         self._asked: dict[int, trio.CancelScope] = {}
         self._sessions: dict[int, Caller] = {DOOR: door}
+        self._told: dict[int, ExitStack] = {}  # by session: hears of changes until it is closed
         self._last = DOOR
         self._changes: dict[int, None] = {}  # sessions to be told of
         self._is_changed = trio.Event()
@@ -75,19 +76,25 @@ class Doorway:
     async def run(self) -> None:
         """Serve the door until it ends."""
         frames = Frames()
-        async with self._stream, AsyncExitStack() as told, trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell)
-            try:
-                while data := await self._stream.receive_some(_READ_BYTES):
-                    for message in frames.receive(bytes(data)):
-                        await self._take(message, nursery, told)
-            except _GONE:
-                pass
-            except HopError as error:
-                logger.error("a door has sent what it never sends: %s", error)
-            nursery.cancel_scope.cancel()
+        with ExitStack() as end:
+            end.callback(self._forget)
+            async with self._stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell)
+                try:
+                    while data := await self._stream.receive_some(_READ_BYTES):
+                        for message in frames.receive(bytes(data)):
+                            await self._take(message, nursery)
+                except _GONE:
+                    pass
+                except HopError as error:
+                    logger.error("a door has sent what it never sends: %s", error)
+                nursery.cancel_scope.cancel()
 
-    async def _take(self, message: object, nursery: trio.Nursery, told: AsyncExitStack) -> None:
+    def _forget(self) -> None:
+        for told in self._told.values():
+            told.close()
+
+    async def _take(self, message: object, nursery: trio.Nursery) -> None:
         match message:
             case Ask():
                 await self._room.acquire()
@@ -98,9 +105,10 @@ class Doorway:
                     self._asked[number].cancel()
             case Enter():
                 await self._room.acquire()
-                nursery.start_soon(self._enter, message, told)
+                nursery.start_soon(self._enter, message)
             case Leave(session):
                 self._sessions.pop(session, None)
+                self._told.pop(session, ExitStack()).close()
             case _:
                 raise HopError(f"{type(message).__name__} is for doors")
 
@@ -133,7 +141,7 @@ class Doorway:
 
     # -- users
 
-    async def _enter(self, enter: Enter, told: AsyncExitStack) -> None:
+    async def _enter(self, enter: Enter) -> None:
         answer: FromEngine = Entered(enter.number, DOOR, ())
         try:
             name, host = enter.name, enter.host
@@ -142,6 +150,7 @@ class Doorway:
                 self._last += 1
                 caller = Caller(self._directory, account, needs_tag=True)
                 self._sessions[self._last] = caller
+                told = self._told[self._last] = ExitStack()
                 told.enter_context(account.told(partial(self._note_change, self._last)))
                 answer = Entered(enter.number, self._last, caller.tags)
                 self._traffic.logins += 1

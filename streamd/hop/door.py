@@ -110,7 +110,7 @@ class EngineLink:
             async with self._stream:
                 while data := await self._stream.receive_some(_READ_BYTES):
                     for message in frames.receive(bytes(data)):
-                        self._take(message)
+                        await self._take(message)
         except _GONE:
             pass
         finally:
@@ -118,8 +118,10 @@ class EngineLink:
             for waiting in self._waiting.values():
                 waiting.close()
 
-    def _take(self, message: object) -> None:
+    async def _take(self, message: object) -> None:
         match message:
+            case Entered(number, session) if session != DOOR and number not in self._waiting:
+                await self._send(Leave(session))  # who wanted to enter has gone
             case Answered(number) | Failed(number) | Entered(number):
                 waiting = self._waiting.pop(number, None)
                 if waiting is not None:

@@ -10,6 +10,7 @@ import trio
 from hypothesis import given, strategies as st
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from streamd.auth.users import Account
 from streamd.connections.doorway import Doorway
 from streamd.engine import DoorCaller
 from streamd.engine.engine import Call, Engine
@@ -18,6 +19,7 @@ from streamd.hop.messages import Answered, Ask, Frames, HopError, encode, frame
 from streamd.operations import tier as t, users as u, virtual_hosts as v
 from streamd.operations.declaration import WATCHERS, Operation
 from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.names import Name
 from tests.support.server import Harness, harness
 
 
@@ -99,6 +101,38 @@ async def test_a_session_hears_of_changes_and_ends(tmp_path: Path) -> None:
         await ada.leave()
         with pytest.raises(Refused, match="session has ended"):
             await ada.ask(v.ListVirtualHosts())
+
+
+async def test_nothing_is_kept_of_who_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server, link_to(server) as link:
+        directory = server.server.directory
+        authenticate, is_right = directory.authenticate, trio.Event()
+
+        async def wait(name: Name, password: bytes, address: str) -> Account | None:
+            await is_right.wait()
+            return await authenticate(name, password, address)
+
+        monkeypatch.setattr(directory, "authenticate", wait)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.enter, "guest", b"guest", "127.0.0.1")
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        is_right.set()
+        for _ in range(3):
+            guest = await link.enter("guest", b"guest", "127.0.0.1")
+            assert guest is not None
+            await guest.leave()
+        account = await directory.authenticate("guest", b"guest", "127.0.0.1")
+        assert account is not None
+        await wait_all_tasks_blocked()
+        assert not account._told
+        assert await link.enter("guest", b"guest", "127.0.0.1") is not None
+        assert len(account._told) == 1
+        await link._stream.aclose()
+        await wait_all_tasks_blocked()
+        assert not account._told
 
 
 async def test_what_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
