@@ -13,6 +13,7 @@ from typing import TypeVar
 import trio
 
 from segments import Log, StorageError
+from segments.codec import MAX_REFERENCE_SIZE
 from segments.errors import FULL_DISK
 from streamd.broker import threads
 from streamd.broker.steps import in_turns
@@ -124,7 +125,8 @@ class Figures:
                 place = (host, Name(publisher.stream))
                 found.publishers[place] = found.publishers.get(place, 0) + 1
             for consumer in consumers:
-                name = consumer.properties.get("name") or consumer.properties.get("identifier", "")
+                told = consumer.properties.get("name") or consumer.properties.get("identifier", "")
+                name = told[:MAX_REFERENCE_SIZE]  # it may be as long as all properties together
                 lag, seconds = consumer.lag, consumer.lag_seconds
                 stream = Name(consumer.stream)
                 found.of_stream.setdefault((host, stream), f.Readers()).add(lag, seconds)

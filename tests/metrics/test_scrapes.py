@@ -45,6 +45,17 @@ async def test_odd_names_of_streams_hosts_and_consumers(server: Harness) -> None
     assert told == {*ODD, "line\nend", "\r", "\0", "\u2028", "'"}
 
 
+async def test_a_long_name_of_a_consumer_is_cut(server: Harness) -> None:
+    """An answer has 20,000 of them, and goes from process to process in one piece."""
+    peer = await server.peer()
+    await peer.create("s")
+    await peer.subscribe("s", identifier="x" * 60_000)
+    found = await Metrics(server).scrape("/per-object")
+    assert [labels["consumer"] for labels, _ in found.like("streamd_named_consumers")] == [
+        "x" * 255
+    ]
+
+
 async def test_names_that_are_no_text(server: Harness) -> None:
     """Such a name cannot be created any more; one that is there must not end a scrape."""
     broker = server.server.broker
