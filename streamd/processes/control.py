@@ -39,8 +39,8 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def say(
     control: socket.socket, word: str, text: str = "", bound: socket.socket | None = None
-) -> None:
-    """Say something; nothing where the other end has gone, or takes nothing.
+) -> bool:
+    """Say something; False where the other end has gone, or takes nothing.
 
     Args:
         control: this end.
@@ -51,8 +51,9 @@ def say(
     data = f"{word}\n{text}".encode()
     try:
         socket.send_fds(control, [data], [] if bound is None else [bound.fileno()])
-    except (BrokenPipeError, ConnectionResetError, BlockingIOError, OSError):
-        return
+    except OSError:
+        return False
+    return True
 
 
 def hear(control: socket.socket) -> Said | None:

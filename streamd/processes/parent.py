@@ -105,6 +105,7 @@ class Parent:
         self._ready: Callable[[], None] | None = ready
         self._signals, self._woken = socket.socketpair()
         self._is_stopping = False
+        self._order = ""  # that the engine has not taken yet
         self._prepare, self._stdin = prepare, stdin
 
     def run(self) -> int:
@@ -115,6 +116,7 @@ class Parent:
         code: int | None = None
         while code is None:
             self._wait()
+            self._give_order()
             code = self._reap()
             self._look_after_doors()
         for door in self._doors:
@@ -148,9 +150,13 @@ class Parent:
     def _stop(self, why: str) -> None:
         """Stop in order; at once when somebody asks again."""
         logger.info("%s: stopping", why)
-        if self._engine.control is not None:
-            say(self._engine.control, STOP_NOW if self._is_stopping else STOP)
+        self._order = STOP_NOW if self._is_stopping else STOP
         self._is_stopping = True
+
+    def _give_order(self) -> None:
+        control = self._engine.control
+        if self._order and control is not None and say(control, self._order):
+            self._order = ""
 
     # -- children
 

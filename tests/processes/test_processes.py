@@ -153,6 +153,20 @@ def test_a_parent_that_stood_still_blames_no_door(server: ServerProcess) -> None
     assert "not answered" not in server.log.read_text()
 
 
+def test_an_engine_that_can_be_told_nothing_more_hears_that_it_has_to_stop(
+    server: ServerProcess,
+) -> None:
+    engine, _ = children(server.pid)
+    os.kill(engine, signal.SIGSTOP)
+    for _ in range(600):
+        server.signal(signal.SIGHUP)
+        time.sleep(0.003)
+    server.signal(signal.SIGTERM)
+    eventually(lambda: "SIGTERM: stopping" in server.log.read_text())
+    os.kill(engine, signal.SIGCONT)
+    assert server.wait() == 0
+
+
 def test_the_parent_sleeps_while_the_engine_stops(server: ServerProcess) -> None:
     engine, door = children(server.pid)
     os.kill(engine, signal.SIGSTOP)
