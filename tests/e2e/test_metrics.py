@@ -45,9 +45,11 @@ def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
         except OSError:  # another server on this machine has it: as good
             pass
         server = ServerProcess(tmp_path / "data", "--metrics-port", "15692").start()
-        assert server.metrics_port == 0
-        assert " metrics=off" in server.ready_line
-        server.end()
+        try:
+            assert server.metrics_port == 0
+            assert " metrics=off" in server.ready_line
+        finally:
+            server.end()
     assert "cannot listen on 127.0.0.1:15692: Address already in use" in log.read_text()
     assert "this server runs without metrics" in log.read_text()
     with socket.create_server(("127.0.0.1", 0)) as taken:
