@@ -30,7 +30,6 @@ from segments import SegmentsError
 from segments.store import stores
 from segments.store.object_store import TierError
 from streamd.auth.users import UserDirectory
-from streamd.broker import threads
 from streamd.broker.broker import Broker, wall_clock_ms
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog.writer import CatalogWriter
@@ -63,6 +62,7 @@ from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, open_engine
 from streamd.engine.registry import ConnectionRegistry
+from streamd.net import threads
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport

@@ -21,7 +21,7 @@ import trio
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
-from streamd.broker import threads
+from streamd.net import threads
 from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
 from tests.support.stores import KINDS, StoreServer, Tier, tier_in

@@ -62,7 +62,7 @@ RULES = (
     Rule("segments", (*EVENT_LOOPS, *SOCKETS)),
     Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time")),
     Rule("streamd/broker", ("streamd.wire", *SOCKETS)),
-    Rule("streamd/auth", ("streamd.wire", "streamd.net", *SOCKETS)),
+    Rule("streamd/auth", ("streamd.wire", *SOCKETS)),
     Rule("streamd", SPARK, lazy_allowed=True),
     Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),

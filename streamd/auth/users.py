@@ -19,10 +19,10 @@ import trio
 
 from streamd.auth.passwords import check_password, hash_password, is_own
 from streamd.auth.throttle import LoginThrottle
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
 from streamd.broker.declared.rows import PermissionRow, UserRow
+from streamd.net import threads
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, check_new
 from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right

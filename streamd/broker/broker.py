@@ -13,7 +13,6 @@ import trio
 from segments.disk import OsDisk
 from segments.errors import SegmentsError
 from segments.store.cache import TierCache
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import Change, Contents
 from streamd.broker.catalog.writer import CatalogWriter, Turn
 from streamd.broker.declared.matching import Binding, ExchangeRow
@@ -35,6 +34,7 @@ from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
+from streamd.net import threads
 from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import NoSuch

@@ -56,12 +56,10 @@ from segments.store.manifest_store import check_not_older
 from segments.store.object_names import StreamKey, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
-from streamd.broker import threads
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError, Contents
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.read_only import ReadOnlyError
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
@@ -81,6 +79,8 @@ from streamd.broker.tier.restore import (
     tracking_of,
     usable_catalog,
 )
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.names import Name, as_sent
 from streamd.operations.tier_reports import (
     Collected,

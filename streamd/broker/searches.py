@@ -42,7 +42,6 @@ from segments.selector import (
 )
 from segments.times import time_ms
 from segments.words import whole_number
-from streamd.broker import threads
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.argument_kinds import Value
 from streamd.broker.declared.arguments import (
@@ -54,6 +53,7 @@ from streamd.broker.declared.arguments import (
 from streamd.broker.streams.fetcher import AwayError, Demand, NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
+from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name

@@ -19,7 +19,6 @@ from segments.errors import LostCopyError, UnrestoredError
 from segments.log import LogObserver
 from segments.segment import Segment
 from segments.store.object_names import StreamKey
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.catalog.writer import Check, Turn, permitted
@@ -34,7 +33,6 @@ from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.routing.super_streams import SuperStreams
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.flusher import FlushMode
 from streamd.broker.streams.groups import Groups
 from streamd.broker.streams.indexer import Indexer
@@ -42,6 +40,8 @@ from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
 

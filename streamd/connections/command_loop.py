@@ -28,10 +28,10 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from streamd.broker.steps import next_turn
 from streamd.connections.watch import HELD_SECONDS, Watch, Watched
 from streamd.net.duplex import Duplex
 from streamd.net.transport import Listening
+from streamd.net.turns import next_turn
 
 _REQUESTS_A_TURN = 8  # carried out before others have a turn: a megabyte holds 30,000
 LARGE_FRAME = 2_048  # whoever sends a larger request waits until others had their turn

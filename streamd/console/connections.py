@@ -6,7 +6,6 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.steps import in_turns
 from streamd.console.connection_rates import CONSUMED, PUBLISHED, ConnectionRates, Rates
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
@@ -26,6 +25,7 @@ from streamd.http_api.connections import (
     sees_connection,
 )
 from streamd.http_api.messages import part
+from streamd.net.turns import in_turns
 from streamd.operations.errors import NoSuch
 
 _CONNECTIONS_A_TURN = 10

@@ -11,7 +11,6 @@ from segments.words import plural
 from streamd.auth.users import Rights
 from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.routing.rules import ALTERNATE, DEFAULT_EXCHANGE, SUPER_STREAM
-from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.administering import (
     BAD_REQUEST,
@@ -36,6 +35,7 @@ from streamd.http_api.exchanges import (
 )
 from streamd.http_api.messages import BadRequest, NotFound, Row
 from streamd.http_api.queues import host_of
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 from starlette.requests import Request
 
 from segments.words import whole_number
-from streamd.broker import threads
-from streamd.broker.steps import in_turns
+from streamd.net import threads
+from streamd.net.turns import in_turns
 
 Item = TypeVar("Item")
 

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from segments.words import plural
 from streamd.broker.broker import Broker
-from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console import words
 from streamd.console.charts import Chart, make_chart
@@ -22,6 +21,7 @@ from streamd.console.site import NavigationItem, Site
 from streamd.engine import Caller
 from streamd.http_api.caller import caller_of
 from streamd.http_api.overview import shown_trouble
+from streamd.net.turns import in_turns
 from streamd.operations.names import Name
 
 _STREAMS_A_TURN, _CONNECTIONS_A_TURN = 100, 10

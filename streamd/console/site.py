@@ -12,8 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker import threads
-from streamd.broker.steps import in_turns
 from streamd.console import words
 from streamd.console.assets import Assets
 from streamd.console.forms import MAX_FORM_BYTES, Form, read_form
@@ -21,6 +19,8 @@ from streamd.console.sessions import Session, Sessions
 from streamd.engine import Caller
 from streamd.http_api.caller import caller_of
 from streamd.http_api.service import Service
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
 from streamd.operations.rights import Right
 from streamd.version import __version__

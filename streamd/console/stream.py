@@ -11,7 +11,6 @@ from segments import Log, SegmentsError
 from segments.filter_stats import newest
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from streamd.auth.users import Rights
-from streamd.broker import threads
 from streamd.broker.declared import arguments as a
 from streamd.broker.streams.stored_offsets import StoredOffset, stored_offsets
 from streamd.broker.streams.stream import Stream
@@ -28,6 +27,7 @@ from streamd.http_api.connections import pairs_of
 from streamd.http_api.messages import NotFound, part
 from streamd.http_api.overview import shown_trouble
 from streamd.http_api.queues import host_of, tier_row
+from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from segments.words import plural, whole_number
 from streamd.broker.declared.checks import MAX_PARTITIONS
 from streamd.broker.declared.partitions import SuperStreamRow, partitions_of
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.administering import (
@@ -27,6 +26,7 @@ from streamd.console.stream_arguments import TITLES, given, groups
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest, part
 from streamd.http_api.queues import host_of, know_all
+from streamd.net.turns import in_turns
 from streamd.operations import streams as s
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name

@@ -15,14 +15,14 @@ import trio
 from segments import Log, StorageError
 from segments.codec import MAX_REFERENCE_SIZE
 from segments.errors import FULL_DISK
-from streamd.broker import threads
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Histogram, ProtocolTraffic
 from streamd.engine.engine import Call, Handlers, Parts
 from streamd.engine.registry import AMQP091, STREAM_PROTOCOL
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations import figures as f
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus, status_of

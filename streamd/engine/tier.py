@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from streamd.broker.steps import in_turns
 from streamd.engine.engine import Call, Handlers, Parts
+from streamd.net.turns import in_turns
 from streamd.operations import tier as t
 from streamd.operations.declaration import OfStream
 from streamd.operations.errors import NoSuch

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from streamd.auth.users import Rights
 from streamd.broker.catalog.writer import Check
 from streamd.broker.declared.rows import PermissionRow
-from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine.engine import Call, Handlers, Parts
+from streamd.net.turns import in_turns
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.declaration import Created
 from streamd.operations.errors import NoSuch, Reason, Refused

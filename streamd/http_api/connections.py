@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.steps import in_turns
 from streamd.engine import Caller
 from streamd.engine.registry import (
     STREAM_PROTOCOL,
@@ -20,6 +19,7 @@ from streamd.http_api.caller import caller_of
 from streamd.http_api.description import DONE, Operation, described
 from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from streamd.broker.declared.matching import NO_HEADERS, Binding
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
-from streamd.broker.steps import in_turns
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine import Caller
 from streamd.http_api.bindings import bind, declared_binding
@@ -45,6 +44,7 @@ from streamd.http_api.users import (
     put_user,
     user_row,
 )
+from streamd.net.turns import in_turns
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.declaration import Created, Operation as Asked
 from streamd.operations.errors import Reason, Refused

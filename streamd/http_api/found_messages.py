@@ -16,9 +16,7 @@ from segments.message_json import message_json
 from segments.search import FoundMessage, Page
 from segments.search.request import MAX_LIMIT
 from segments.selector import Dialect
-from streamd.broker import threads
 from streamd.broker.searches import Busy, Searches
-from streamd.broker.steps import in_turns
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import Operation, described
 from streamd.http_api.messages import (
@@ -33,6 +31,8 @@ from streamd.http_api.messages import (
 from streamd.http_api.queues import host_of
 from streamd.http_api.schemas import FLAG, NUMBER, TEXT, about, text
 from streamd.http_api.service import Service
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from segments.words import whole_number
-from streamd.broker.steps import in_turns
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 

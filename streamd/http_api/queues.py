@@ -13,7 +13,6 @@ from starlette.routing import Route
 from segments.derived.key_schedule import KeyFigures
 from streamd.broker.declared.arguments import Arguments, plain_arguments
 from streamd.broker.declared.partitions import SuperStreamRow
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine import Caller
@@ -35,6 +34,7 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import message_counts, shown_trouble
 from streamd.http_api.service import NODE, Service
+from streamd.net.turns import in_turns
 from streamd.operations import streams as s
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name

@@ -6,11 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.steps import in_turns
 from streamd.http_api.description import Operation, described
 from streamd.http_api.found_messages import while_there
 from streamd.http_api.messages import Row, json_answer, large_answer, part, read_body
 from streamd.http_api.service import Service
+from streamd.net.turns import in_turns
 from streamd.operations import tier as t
 from streamd.operations.names import Name
 from streamd.operations.reading import read_operation

@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
-from streamd.broker.steps import in_turns
 from streamd.metrics.families import SUMMARY, Family, Sample, escaped, lines
 from streamd.metrics.server_metrics import (
     AGGREGATED,
@@ -47,6 +46,7 @@ from streamd.metrics.stream_metrics import (
     Table,
     standing_matches,
 )
+from streamd.net.turns import in_turns
 from streamd.operations.declaration import Operation
 from streamd.operations.figures import (
     AllStreams,

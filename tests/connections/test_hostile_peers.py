@@ -14,11 +14,11 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd import server as serving
-from streamd.broker import threads
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.streams import log_writer
 from streamd.config import DRAIN_SECONDS
 from streamd.http_api import serving as http_serving
+from streamd.net import threads
 from streamd.net.transport import SocketTransport
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame

@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Message as HttpMessage
 
 from segments.message import Message
 from segments.search import FoundMessage
-from streamd.broker import threads
 from streamd.console import message_view
 from streamd.console.downloads import csv_row, json_line
 from streamd.console.forms import read_form
 from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
 from streamd.engine import Caller
 from streamd.http_api.messages import BadRequest
+from streamd.net import threads
 from tests.support.console import Visitor, console_of, visitor
 from tests.support.http import add_user
 from tests.support.server import Harness, Peer

@@ -17,11 +17,11 @@ from segments.derived.key_worker import Answer
 from segments.flush import Flush
 from segments.message import Message
 from segments.search import Search, SearchRequest, run
-from streamd.broker import threads
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.key_upkeep import Progress
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream, StreamServices
+from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.wire.stream.publish import Outgoing, decode_filtered_entries, encode_filtered_entries
 from tests.crash.recorder import RecordingDisk

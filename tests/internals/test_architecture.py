@@ -233,7 +233,7 @@ async def test_turns_of_the_catalog(tmp_path: Path) -> None:
 def test_one_way_into_a_thread() -> None:
     shown = [path for path in (ROOT / "streamd").rglob("*.py") if "to_thread." in path.read_text()]
     ours = [path for path in shown if "demo" not in path.parts]
-    assert ours == [ROOT / "streamd" / "broker" / "threads.py"]
+    assert ours == [ROOT / "streamd" / "net" / "threads.py"]
 
 
 def test_the_tasks_of_the_supervisor() -> None:

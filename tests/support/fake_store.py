@@ -27,7 +27,7 @@ from segments.store.object_store import (
     ignored,
 )
 from segments.store.pieces import file_pieces
-from streamd.broker import threads
+from streamd.net import threads
 
 READS = ("get", "get_changed", "get_range")
 WRITES = ("put", "put_file", "create", "replace", "delete")

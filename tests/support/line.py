@@ -12,8 +12,8 @@ from typing import Any
 import trio
 
 from segments.store.object_store import MOST_IN_REQUEST, TierError
-from streamd.broker import threads
 from streamd.broker.tier.requests import expect
+from streamd.net import threads
 from tests.support.fake_store import WRITES, FakeStore
 
 _QUANTUM = 32  # of these make a part

@@ -20,11 +20,11 @@ from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, 
 from segments.disk import Buffer, File
 from segments.errors import UnreadableError
 from streamd.auth import passwords
-from streamd.broker import threads
 from streamd.broker.catalog import catalog, schema as catalog_schema
 from streamd.broker.streams import history
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
+from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Address, FileUnreadable, PolledFeed, TransportClosed, feed_from
 from streamd.net.wakeup import Wakeup

@@ -86,7 +86,7 @@ def watchdog(patch: Any) -> Iterator[Watchdog]:
     Args:
         patch: pytest's monkeypatch, in a harness that runs.
     """
-    from streamd.broker import threads  # noqa: PLC0415 - the harness has replaced what is in it
+    from streamd.net import threads  # noqa: PLC0415 - the harness has replaced what is in it
 
     dog = Watchdog()
     inline = threads.in_thread

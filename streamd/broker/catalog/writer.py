@@ -23,9 +23,9 @@ from typing import TypeAlias
 import trio
 
 from segments import StorageError
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import Catalog, CatalogError, Change
 from streamd.broker.read_only import ReadOnlyError
+from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 
 # Raises Refused unless whoever asks for a change may still make it.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from streamd.broker.declared.matching import Binding, ExchangeType, Headers, headers_match
 from streamd.broker.routing.topics import TopicPatterns, is_literal
-from streamd.broker.steps import STEP_UNITS, Steps
+from streamd.net.turns import STEP_UNITS, Steps
 
 
 class BindingIndex:

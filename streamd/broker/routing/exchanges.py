@@ -32,8 +32,8 @@ from streamd.broker.routing.rules import (
     check_same,
     could_be_super_stream,
 )
-from streamd.broker.steps import Steps
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.net.turns import Steps
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from streamd.broker.steps import STEP_UNITS, Steps
+from streamd.net.turns import STEP_UNITS, Steps
 
 ONE, ANY = "*", "#"  # one word; any number of them, also none
 _BYTES_A_UNIT = 256  # of numbers that are combined

@@ -50,8 +50,8 @@ from segments.store.manifest_store import still_names
 from segments.store.object_store import CutError, MissingError, ObjectStore, TierError
 from segments.tier.fetching import BadFileError, Fetched, fetch_file, fetch_range
 from segments.tier.plan import Request, aligned
-from streamd.broker import threads
 from streamd.broker.supervisor import Supervisor
+from streamd.net import threads
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import trio
 
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import NOTHING, Traffic
+from streamd.net.turns import in_turns
 from streamd.operations.figures import Flow
 
 INTERVAL_SECONDS = 5

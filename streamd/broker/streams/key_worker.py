@@ -13,7 +13,7 @@ import trio
 from segments import StorageError
 from segments.derived.key_files import KeyJob
 from segments.derived.key_worker import Answer, decode_answer, encode_job
-from streamd.broker import threads
+from streamd.net import threads
 
 # It finds modules where this process does.
 _PROGRAM = (

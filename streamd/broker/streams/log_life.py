@@ -31,12 +31,12 @@ import trio
 from segments import Log, SegmentsError, StorageError
 from segments.errors import FULL_DISK
 from segments.marks import new_life
-from streamd.broker import threads
 from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.open_log import LogServices, OpenLog
 from streamd.broker.streams.publication import PendingEntries
 from streamd.config import FULL_DISK_SECONDS
+from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 

@@ -34,10 +34,10 @@ from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest
 from segments.tracking import Tracking
 from segments.truncation import Rest
-from streamd.broker import threads
 from streamd.broker.streams.fetcher import Demand, NoTierError
 from streamd.broker.streams.log_writer import LogWriter
 from streamd.broker.traffic import Histogram
+from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import Reason
 

@@ -26,7 +26,6 @@ from segments.segment import Segment
 from segments.store.cache import ColdError
 from segments.store.manifest import Manifest
 from segments.tracking import Tracking
-from streamd.broker import threads
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.standing_selectors import StandingSelectors
 from streamd.broker.streams.fetcher import Demand, Fetcher
@@ -38,6 +37,7 @@ from streamd.broker.streams.waiters import Waiters
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.traffic import StreamTraffic
 from streamd.config import FULL_DISK_SECONDS
+from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
 from streamd.operations.names import Name

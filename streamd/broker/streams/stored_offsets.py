@@ -6,8 +6,8 @@ from typing import NamedTuple
 from segments import Log, StorageError, at_offset
 from segments.chunk_search import Place, time_of
 from segments.store.cache import ColdError
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.stream import Stream
+from streamd.net.turns import in_turns
 
 _A_TURN = 20  # offsets whose chunks are looked up in the index
 

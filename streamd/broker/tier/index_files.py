@@ -14,10 +14,10 @@ from segments.errors import SegmentsError
 from segments.segment import DERIVED_SUFFIXES, INDEX_SUFFIX, SEGMENT_SUFFIX, file_path
 from segments.store.cache import ColdError
 from segments.store.local_copy import MANIFEST_FILE, read_copy
-from streamd.broker import threads
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.stream import Stream
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
 
 _SUFFIXES = (INDEX_SUFFIX, *DERIVED_SUFFIXES)

@@ -26,10 +26,10 @@ from segments.store.object_names import (
     parse_object,
 )
 from segments.store.object_store import Listed, MissingError, ObjectStore
-from streamd.broker.steps import in_turns
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.requests import ask
+from streamd.net.turns import in_turns
 from streamd.operations.tier_reports import MOST_TOLD, Collected, Fault, Orphan, Verification
 
 _DAY_MS = 24 * 3_600_000

@@ -13,10 +13,10 @@ from segments.store.manifest import Manifest
 from segments.store.manifest_store import KeptManifest, look_up
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
-from streamd.broker import threads
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.restore import restore_stream
+from streamd.net import threads
 from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)

@@ -26,13 +26,13 @@ from segments.disk import Disk
 from segments.store import stores
 from segments.store.object_store import TierError
 from segments.store.stores import probe
-from streamd.broker import threads
 from streamd.broker.tier import claims
 from streamd.broker.tier.claims import FencedError, Held, WrongStoreError
 from streamd.broker.tier.identity import Identity, keep_epoch
 from streamd.broker.tier.pauses import next_pause, shortened
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.config import Config
+from streamd.net import threads
 from streamd.operations.tier_reports import TierState
 
 logger = logging.getLogger(__name__)

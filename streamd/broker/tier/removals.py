@@ -14,7 +14,6 @@ from segments.store.local_copy import copy_in
 from segments.store.manifest import Manifest
 from segments.store.manifest_store import OvertakenError
 from segments.store.object_names import StreamKey
-from streamd.broker import threads
 from streamd.broker.tier import lifecycle
 from streamd.broker.tier.deletions import Deletion, Deletions
 from streamd.broker.tier.identity import random_name
@@ -23,6 +22,7 @@ from streamd.broker.tier.pauses import next_pause, shortened
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.stream_tier import TieredStream
 from streamd.broker.tier.uploader import Uploader
+from streamd.net import threads
 from streamd.operations.names import Name, stream_folder
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from segments.store.object_store import (
     TierError,
     ignored,
 )
-from streamd.broker import threads
+from streamd.net import threads
 from streamd.operations.tier_reports import Kind
 
 Result = TypeVar("Result")

@@ -54,7 +54,6 @@ from segments.store.manifest import Manifest, StoredFile, encode_manifest
 from segments.store.object_names import CATALOG_FOLDER, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.declared.arguments import arguments_from_json, plain_arguments, policy_of
@@ -65,6 +64,7 @@ from streamd.broker.tier.catalog_copy import revision_of
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
+from streamd.net import threads
 from streamd.operations.names import as_sent, stream_folder
 
 logger = logging.getLogger(__name__)

@@ -29,12 +29,12 @@ from segments.store.object_store import MissingError, TierError
 from segments.tier.packing import Packed, pack, stored_keys
 from segments.tier.planning import kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
-from streamd.broker import threads
 from streamd.broker.tier.identity import random_name
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.stream_manifest import StreamManifest, TieredLog
+from streamd.net import threads
 from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)

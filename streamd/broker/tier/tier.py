@@ -21,10 +21,8 @@ from segments import SegmentsError
 from segments.disk import OsDisk
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
-from streamd.broker import threads
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import lifecycle
@@ -40,6 +38,8 @@ from streamd.broker.tier.stream_tier import TieredStream, TierParts
 from streamd.broker.tier.upload_requests import RequestState, UploadRequest, what_is_missing
 from streamd.broker.tier.uploader import Uploader
 from streamd.config import Config
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.tier_reports import (

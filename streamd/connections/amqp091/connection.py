@@ -11,7 +11,6 @@ from collections.abc import Callable
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
-from streamd.broker.steps import next_turn
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
@@ -28,6 +27,7 @@ from streamd.engine.registry import AMQP091, AMQP_PROTOCOL, ConnectionRegistry
 from streamd.net.duplex import LINGER_SECONDS, Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
+from streamd.net.turns import next_turn
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
 from streamd.wire.amqp091.connection import Connection, Content, NotAmqp, Request

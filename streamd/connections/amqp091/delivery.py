@@ -23,9 +23,7 @@ from segments.errors import FormatError, SegmentsError
 from segments.format_constants import NO_COMPRESSION
 from segments.selector import Budget, body_at
 from segments.store.cache import ColdError
-from streamd.broker import threads
 from streamd.broker.declared.checks import properties_size
-from streamd.broker.steps import next_turn
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
@@ -34,7 +32,9 @@ from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArgum
 from streamd.connections.amqp091.pacing import DELAY_SECONDS, may_gather
 from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
 from streamd.connections.watch import Watch
+from streamd.net import threads
 from streamd.net.transport import Transport
+from streamd.net.turns import next_turn
 from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.messages.from_amqp10 import delivered, is_dear

@@ -17,7 +17,6 @@ from streamd.broker.declared.filter_contract import own_value_reader
 from streamd.broker.declared.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.read_only import READ_ONLY
 from streamd.broker.routing.rules import DEFAULT_EXCHANGE
-from streamd.broker.steps import Steps, Stepwise
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
@@ -28,6 +27,7 @@ from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
 from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
 from streamd.engine.registry import AMQP091
 from streamd.net.outbox import Outbox
+from streamd.net.turns import Steps, Stepwise
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right

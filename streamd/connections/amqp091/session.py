@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 
-from streamd.broker.steps import next_turn
 from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp091.channel import MOST_SETTLED, Channel, Unacked
 from streamd.connections.amqp091.consumer_methods import Consuming
@@ -13,6 +12,7 @@ from streamd.connections.amqp091.faults import not_implemented
 from streamd.connections.amqp091.pacing import AckPacer
 from streamd.connections.amqp091.queue_methods import Queues
 from streamd.engine.registry import ConsumerFacts, PublisherFacts
+from streamd.net.turns import next_turn
 from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request

@@ -12,7 +12,6 @@ from typing import NamedTuple, cast
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
-from streamd.broker.steps import next_turn
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS, REFUSAL_SECONDS
@@ -28,6 +27,7 @@ from streamd.engine.registry import STREAM_PROTOCOL, ConnectionRegistry
 from streamd.net.duplex import Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
+from streamd.net.turns import next_turn
 from streamd.wire.stream import (
     NEED_DATA,
     Connection,

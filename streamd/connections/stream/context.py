@@ -8,13 +8,13 @@ from segments import Log, OffsetSpec, Start
 from segments.codec import MAX_REFERENCE_SIZE
 from streamd.auth.users import Rights, UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.steps import Stepwise
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.delivery import Delivery
 from streamd.engine import Engine
 from streamd.net.outbox import Outbox
+from streamd.net.turns import Stepwise
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from streamd.broker.steps import in_turns
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.engine import Caller
+from streamd.net.turns import in_turns
 from streamd.operations import streams as s, tier as t, users as u, virtual_hosts as v
 from streamd.operations.declaration import Created, Operation
 from streamd.operations.errors import Reason, Refused

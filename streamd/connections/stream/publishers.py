@@ -6,9 +6,7 @@ import trio
 
 from segments.entries import ID_SIZE, Entries, pick, split
 from segments.format_constants import SUB_BATCH_BIT
-from streamd.broker import threads
 from streamd.broker.declared.filter_contract import Checked
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream
 from streamd.config import MAX_IDS
@@ -21,6 +19,8 @@ from streamd.connections.stream.context import (
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.engine.registry import PublisherFacts
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import as_sent
 from streamd.operations.rights import Right

@@ -9,13 +9,13 @@ from segments.derived.key_schedule import KeyFigures
 from segments.filter_stats import newest
 from segments.marks import life_number
 from segments.segment import Segment
-from streamd.broker import threads
 from streamd.broker.declared.checks import check_number, check_stream_name
 from streamd.broker.declared.partitions import partitions_of
-from streamd.broker.steps import in_turns
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.connections.stream.context import Context, Handlers, offset_spec
 from streamd.connections.stream.response_codes import OK, code_of
+from streamd.net import threads
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right

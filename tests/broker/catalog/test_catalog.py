@@ -17,7 +17,7 @@ from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.broker.declared.rows import StreamRow, UserRow
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.routing.rules import as_super_stream
-from streamd.broker.steps import Stepwise
+from streamd.net.turns import Stepwise
 from streamd.wire.stream import commands as c
 from tests.support.server import OK, harness
 

@@ -14,9 +14,9 @@ from segments.codec import FILE_HEADER_SIZE, decode_blocks, decode_chunk_header
 from segments.compression import GZIP, NO_COMPRESSION, pack
 from segments.format_constants import FILTER_VALUE
 from segments.message import Message
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import CatalogError
 from streamd.broker.declared.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
+from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from streamd.broker.declared.matching import NO_HEADERS, Binding, ExchangeType
 from streamd.broker.routing.binding_index import BindingIndex
 from streamd.broker.routing.topics import TopicPatterns, is_literal, words_of
-from streamd.broker.steps import Steps, Stepwise
+from streamd.net.turns import Steps, Stepwise
 from tests.support.cost import lines_run
 
 Result = TypeVar("Result")

@@ -13,10 +13,10 @@ from trio.testing import wait_all_tasks_blocked
 from segments import FIRST, Log, LogPolicy, at_time
 from segments.disk import OsDisk, OsFile
 from segments.errors import StorageError, read_error
-from streamd.broker import threads
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.config import Config
+from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c

@@ -20,10 +20,10 @@ from segments.store.manifest import encode_manifest
 from segments.store.object_store import TierError
 from segments.tier import plan
 from segments.tier.plan import Request, aligned
-from streamd.broker import threads
 from streamd.broker.streams import fetcher as fetching
 from streamd.broker.streams.fetcher import Demand, Fetcher, NoTierError
 from streamd.broker.supervisor import Supervisor
+from streamd.net import threads
 from tests.support.cold import make_cold
 from tests.support.fake_store import Call, FakeStore, late_answers
 from tests.support.logs import append

@@ -9,9 +9,9 @@ import trio
 
 from segments.filter_index import FilterFile, FilterIndex
 from segments.flush import Flush
-from streamd.broker import threads
 from streamd.broker.streams import log_maintenance
 from streamd.broker.streams.indexer import Indexer
+from streamd.net import threads
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.support.server import NEXT, OK, Harness, Peer, harness
 from tests.support.syncs import work_beside

@@ -14,12 +14,12 @@ from segments import Log
 from segments.entries import Entries
 from segments.errors import StorageError
 from segments.flush import Flush
-from streamd.broker import threads
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.writer import Turn
 from streamd.broker.streams.log_life import LogLife, StreamState
 from streamd.broker.streams.open_log import OpenLog
 from streamd.broker.streams.publication import PendingEntries
+from streamd.net import threads
 from streamd.operations.errors import Reason
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame

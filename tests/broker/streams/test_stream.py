@@ -10,13 +10,13 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import FIRST, Log, LogPolicy, StorageError, at_offset
 from segments.flush import Flush
-from streamd.broker import threads
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.stream.publisher import StreamPublisher
+from streamd.net import threads
 from streamd.net.outbox import Outbox
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup

@@ -12,7 +12,7 @@ from segments import at_offset
 from segments.errors import StorageError
 from segments.journal import Journal
 from segments.truncation import Rest
-from streamd.broker import threads
+from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification

@@ -24,7 +24,7 @@ from segments.gaps import RESTORE_GAP
 from segments.store.lookup import by_stream, counts_since, newest_manifest, stream_folders
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
-from streamd.broker import threads
+from streamd.net import threads
 from streamd.operations.tier_reports import TierState
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, passes, publish, tier_of, tiered

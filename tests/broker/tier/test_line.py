@@ -11,10 +11,10 @@ import trio
 from hypothesis import given, strategies as st
 
 from segments.store.object_store import TierError
-from streamd.broker import threads
 from streamd.broker.tier import tier
 from streamd.broker.tier.line import MOST_PARTS, PARTS_AT_ONCE, Line
 from streamd.broker.tier.requests import CountedStore, ask
+from streamd.net import threads
 from tests.broker.tier.support import PART, Publishers, orphans, passes, tier_of, tiered
 from tests.support import line as lines
 from tests.support.fake_store import FakeStore

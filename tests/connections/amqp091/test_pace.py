@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from streamd.broker import threads
 from streamd.connections.amqp091 import delivery
+from streamd.net import threads
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Connection
 from tests.connections.amqp091.test_messages import offsets

@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments import CorruptError, Log
-from streamd.broker import threads
+from streamd.net import threads
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import CommandVersions, OffsetSpecification

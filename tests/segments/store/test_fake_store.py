@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from segments.store.object_store import ConflictError, CutError, DeniedError, TierError
-from streamd.broker import threads
+from streamd.net import threads
 from tests.support.fake_store import FakeStore, late_answers
 from tests.support.server import inline
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import trio
 
-from streamd.broker.steps import in_turns, next_turn
+from streamd.net.turns import in_turns, next_turn
 
 STEPS = 5
 

@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments.errors import StorageError
-from streamd.broker import threads
+from streamd.net import threads
 
 
 @pytest.mark.parametrize("num_refused", [0, 1, 3])
