@@ -30,7 +30,7 @@ from streamd.hop.messages import (
     FromEngine,
     HopError,
     Leave,
-    encode,
+    answer_bytes,
     frame,
 )
 from streamd.net.transport import is_local_address
@@ -137,7 +137,7 @@ class Doorway:
             request: Any = msgspec.msgpack.decode(ask.fields, type=kind)
         except msgspec.MsgspecError as error:
             raise Refused(Reason.PRECONDITION_FAILED, str(error)) from None
-        return msgspec.Raw(encode(await self._engine.ask(caller, request)))
+        return answer_bytes(await self._engine.ask(caller, request))
 
     # -- users
 

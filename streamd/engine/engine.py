@@ -3,8 +3,9 @@
 Theory of operation. A right is decided here and nowhere else: before the handler runs, and again
 whenever it matters. A change to the catalog is checked in its turn (`Call.check`, see
 catalog_writer.py); what takes long and only looks is ended as soon as its user has lost the
-right. A handler gets what it needs from `Parts`, checks nothing that the declaration says, and
-answers with the record that the declaration names.
+right, and begun anew where what it shows depends on the user. A handler gets what it needs from
+`Parts`, checks nothing that the declaration says, and answers with the record that the declaration
+names.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterator
@@ -94,17 +95,20 @@ class Engine:
                 done; says why.
         """
         check = partial(_check, caller, request)
+        handler = self._handlers[type(request)]
+        shows_what_it_may = request.NEEDS is None and not request.CHANGES
         try:
-            check()
-            with _as_long_as(check, caller):
-                answer: Answer = await self._handlers[type(request)](Call(caller, check), request)
+            while True:
+                check()
+                with _until_changed(caller, check, is_any_change=shows_what_it_may):
+                    answer: Answer = await handler(Call(caller, check), request)
+                    return answer
         except Refused as refused:
             if refused.reason is Reason.ACCESS_REFUSED and isinstance(
                 request.NEEDS, Enter | Allowed
             ):
                 self._require_there(caller, request.vhost)  # type: ignore[attr-defined]
             raise
-        return answer
 
     def _require_there(self, caller: Caller, host: Name) -> None:
         """Raise NoSuch where a virtual host is gone, and all permissions in it with it.
@@ -133,17 +137,27 @@ def _check(caller: Caller, request: Operation[Any]) -> None:
 
 
 @contextmanager
-def _as_long_as(check: Check, caller: Caller) -> Iterator[None]:
-    """A block that ends as soon as one right is gone, whatever else changes."""
+def _until_changed(caller: Caller, check: Check, *, is_any_change: bool) -> Iterator[None]:
+    """A block that ends as soon as one right is gone, whatever else changes.
+
+    Args:
+        caller: whose right it is.
+        check: raises Refused when it is gone.
+        is_any_change: it ends with any change of what the caller may do: what it has found so far
+            may not be for the caller any more.
+    """
 
     def look() -> None:
         try:
-            check()
+            if not is_any_change:
+                check()
+                return
         except Refused:
-            limit.cancel()
+            pass
+        limit.cancel()
 
     with trio.CancelScope() as limit, caller.account.told(look):
         yield
-    if limit.cancelled_caught:
+    if limit.cancelled_caught and not is_any_change:
         details = f"{caller.name} has lost the right to this meanwhile"
         raise Refused(Reason.ACCESS_REFUSED, details)

@@ -30,6 +30,7 @@ class Users:
         self._parts, self._directory = parts, parts.directory
         self.handlers: Handlers = {
             u.ListUsers: self._list,
+            u.ListOwnTags: self._own_tags,
             u.GetUser: self._get,
             u.PutUser: self._put,
             u.DeleteUser: self._delete,
@@ -46,6 +47,9 @@ class Users:
             u.User(row.name, row.tags, row.password_hash, hosts[row.name], connections[row.name])
             async for row in in_turns(self._directory.users(), _ROWS_A_TURN)
         ]
+
+    async def _own_tags(self, call: Call, _request: u.ListOwnTags) -> tuple[str, ...]:
+        return call.caller.tags
 
     async def _get(self, _call: Call, request: u.GetUser) -> u.User:
         row = self._directory.find_user(request.name)

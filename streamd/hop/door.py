@@ -1,9 +1,9 @@
 """A door's end of the hop."""
 
-import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import trio
@@ -20,7 +20,6 @@ from streamd.hop.messages import (
     Failed,
     Frames,
     FromDoor,
-    FromEngine,
     HopError,
     Leave,
     encode,
@@ -29,6 +28,7 @@ from streamd.hop.messages import (
 from streamd.operations.declaration import Operation
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.users import ListOwnTags
 
 Answer = TypeVar("Answer")
 
@@ -63,6 +63,17 @@ class Session:
         """
         return await self._link.ask(self._number, operation)
 
+    async def look(self) -> None:
+        """See what the user may do now, also what the engine has not said yet.
+
+        Raises:
+            EngineLost: the engine has ended.
+        """
+        try:
+            self.tags = await self.ask(ListOwnTags())
+        except Refused as refused:
+            self.tags, self.ended = (), refused.details
+
     @contextmanager
     def told(self, changed: Callable[[], None]) -> Iterator[None]:
         """In this block, call `changed` when it has ended, or its rights are others."""
@@ -79,13 +90,31 @@ class Session:
         for changed in list(self._told.values()):
             changed()
 
-    async def leave(self) -> None:
+    def leave(self) -> None:
         """The user has left."""
-        await self._link.leave(self._number)
+        self._link.leave(self._number)
+
+
+class _Wait(Generic[Answer]):
+    """Somebody waits for an answer.
+
+    Attributes:
+        answer: None until it is there, and where the engine is lost.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.is_over = trio.Event()
+
+    def end(self, answer: Answer | None) -> None:
+        self.answer = answer
+        self.is_over.set()
 
 
 class EngineLink:
     """The way to the engine.
+
+    What is said goes out in order and whole, whoever is cancelled meanwhile: one task sends it.
 
     Args:
         stream: to the engine; closed when `run` returns.
@@ -96,36 +125,62 @@ class EngineLink:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._sending = trio.Lock()
+        self._unsent: deque[bytes] = deque()
+        self._has_more = trio.Event()
         self._last = 0
-        self._waiting: dict[int, trio.MemorySendChannel[FromEngine]] = {}
+        self._waiting: dict[int, _Wait[Answered | Failed | Session]] = {}
+        self._entering: dict[int, Name] = {}
         self._is_lost = False
         self.door = Session(self, DOOR, Name(""), ())
         self._sessions: dict[int, Session] = {DOOR: self.door}
 
     async def run(self) -> None:
-        """Take what the engine says until it ends; whoever waits for an answer then is told."""
+        """Say and hear until the engine ends; whoever waits for an answer then is told."""
         frames = Frames()
         try:
-            async with self._stream:
+            async with self._stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._send)
                 while data := await self._stream.receive_some(_READ_BYTES):
                     for message in frames.receive(bytes(data)):
-                        await self._take(message)
-        except _GONE:
+                        self._take(message)
+                nursery.cancel_scope.cancel()
+        except* _GONE:
             pass
         finally:
             self._is_lost = True
             for waiting in self._waiting.values():
-                waiting.close()
+                waiting.end(None)
 
-    async def _take(self, message: object) -> None:
+    async def _send(self) -> None:
+        while True:
+            while self._unsent:
+                await self._stream.send_all(self._unsent.popleft())
+            self._has_more = trio.Event()
+            await self._has_more.wait()
+
+    def _say(self, message: FromDoor) -> None:
+        if not self._is_lost:
+            self._unsent.append(frame(message))
+            self._has_more.set()
+
+    def _take(self, message: object) -> None:
         match message:
-            case Entered(number, session) if session != DOOR and number not in self._waiting:
-                await self._send(Leave(session))  # who wanted to enter has gone
-            case Answered(number) | Failed(number) | Entered(number):
+            case Entered(number, session, tags):
+                waiting, name = self._waiting.pop(number, None), self._entering.pop(number)
+                if session == DOOR:
+                    visitor = self.door  # nobody is let in
+                else:
+                    visitor = Session(self, session, name, tags)
+                    self._sessions[session] = visitor
+                if waiting is not None:
+                    waiting.end(visitor)
+                elif visitor is not self.door:
+                    visitor.leave()  # who wanted to enter has gone
+            case Answered(number) | Failed(number):
+                self._entering.pop(number, None)
                 waiting = self._waiting.pop(number, None)
                 if waiting is not None:
-                    waiting.send_nowait(message)
+                    waiting.end(message)
             case Changed(number, tags, ended):
                 if number in self._sessions:
                     self._sessions[number].change(tags, ended)
@@ -135,7 +190,11 @@ class EngineLink:
     async def ask(self, session: int, operation: Operation[Answer]) -> Answer:
         """See Session.ask."""
         self._last += 1
-        fields = msgspec.Raw(encode(operation))
+        try:
+            fields = msgspec.Raw(encode(operation))
+        except UnicodeEncodeError:
+            details = "a text has half a character (a lone surrogate), expected whole ones"
+            raise Refused(Reason.PRECONDITION_FAILED, details) from None
         answer = await self._asked(Ask(self._last, session, operation.NAME, fields))
         assert isinstance(answer, Answered)  # noqa: S101 - a failure has been raised
         found: Answer = msgspec.msgpack.decode(answer.answer, type=answer_of(type(operation)))
@@ -152,47 +211,40 @@ class EngineLink:
         Raises:
             EngineLost: the engine has ended.
         """
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return None  # nobody is called so
         self._last += 1
-        entered = await self._asked(Enter(self._last, name, password, host))
-        assert isinstance(entered, Entered)  # noqa: S101 - as above
-        if entered.session == DOOR:
-            return None
-        session = Session(self, entered.session, name, entered.tags)
-        self._sessions[entered.session] = session
-        return session
+        self._entering[self._last] = name
+        visitor = await self._asked(Enter(self._last, name, password, host))
+        assert isinstance(visitor, Session)  # noqa: S101 - as above
+        return None if visitor is self.door else visitor
 
-    async def leave(self, session: int) -> None:
+    def leave(self, session: int) -> None:
         """See Session.leave."""
         if self._sessions.pop(session, None) is not None:
-            with trio.CancelScope(shield=True):
-                await self._send(Leave(session))
+            self._say(Leave(session))
 
-    async def _asked(self, message: Ask | Enter) -> FromEngine:
+    async def _asked(self, message: Ask | Enter) -> Answered | Session:
         if self._is_lost:
             raise EngineLost
         number = message.number
-        give, take = trio.open_memory_channel[FromEngine](math.inf)
-        self._waiting[number] = give
+        waiting = self._waiting[number] = _Wait()
+        self._say(message)
         try:
-            await self._send(message)
-            answer = await take.receive()
-        except trio.EndOfChannel:
-            raise EngineLost from None
+            await waiting.is_over.wait()
         except trio.Cancelled:
             if self._waiting.pop(number, None) is not None:
-                with trio.CancelScope(shield=True):
-                    await self._send(Cancel(number))
+                self._say(Cancel(number))
+            elif isinstance(waiting.answer, Session) and waiting.answer is not self.door:
+                waiting.answer.leave()
             raise
+        answer = waiting.answer
+        if answer is None:
+            raise EngineLost
         if isinstance(answer, Failed):
             if not answer.reason:
                 raise Refused(Reason.INTERNAL_ERROR, "a bug, see the server's log")
             raise answer.error()
         return answer
-
-    async def _send(self, message: FromDoor) -> None:
-        data = frame(message)
-        async with self._sending:
-            try:
-                await self._stream.send_all(data)
-            except _GONE:
-                await self._stream.aclose()

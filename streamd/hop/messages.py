@@ -115,6 +115,31 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 encode = _ENCODER.encode
 
 
+def answer_bytes(answer: object) -> msgspec.Raw:
+    """An answer as it is sent; halves of characters, which clients may bring, are shown as U+FFFD.
+
+    Args:
+        answer: plain records and what Python has; see `streamd.operations`.
+    """
+    try:
+        return msgspec.Raw(encode(answer))
+    except UnicodeEncodeError:
+        return msgspec.Raw(
+            encode(_whole(msgspec.to_builtins(answer, enc_hook=_plain, builtin_types=(bytes,))))
+        )
+
+
+def _whole(value: object) -> object:
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case list() | tuple():
+            return [_whole(item) for item in value]
+        case dict():
+            return {_whole(key): _whole(item) for key, item in value.items()}
+    return value
+
+
 class HopError(Exception):
     """The other side has sent what it never sends; one sentence."""
 

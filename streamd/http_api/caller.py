@@ -71,7 +71,7 @@ class Visitor(Protocol):
     def tags(self) -> tuple[str, ...]:
         """See above."""
 
-    async def leave(self) -> None:
+    def leave(self) -> None:
         """Nothing more is asked for it."""
 
 
@@ -92,7 +92,7 @@ class Entrance(AuthenticationBackend):
         if visitor is None:
             await trio.sleep(REFUSAL_SECONDS)
             raise AuthenticationError("user or password is wrong")
-        await visitor.leave()  # its tags say all that is asked here
+        visitor.leave()  # its tags say all that is asked here
         return None, visitor  # type: ignore[return-value]  # starlette only hands it on
 
 

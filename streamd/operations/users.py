@@ -40,6 +40,12 @@ class ListUsers(Operation[list[User]], frozen=True, kw_only=True):
     NEEDS = ADMINISTRATORS
 
 
+class ListOwnTags(Operation[tuple[str, ...]], frozen=True, kw_only=True):
+    """The tags that one has oneself."""
+
+    NAME = "user.tags"
+
+
 class GetUser(Operation[User], frozen=True, kw_only=True):
     """A user."""
 

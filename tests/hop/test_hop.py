@@ -8,19 +8,38 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import given, strategies as st
-from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from streamd.auth.users import Account
+from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.doorway import Doorway
 from streamd.engine import DoorCaller
 from streamd.engine.engine import Call, Engine
 from streamd.hop.door import EngineLink, EngineLost
-from streamd.hop.messages import Answered, Ask, Frames, HopError, encode, frame
+from streamd.hop.messages import (
+    Answered,
+    Ask,
+    Changed,
+    Enter,
+    Entered,
+    Frames,
+    HopError,
+    encode,
+    frame,
+)
 from streamd.operations import tier as t, users as u, virtual_hosts as v
 from streamd.operations.declaration import WATCHERS, Operation
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
 from tests.support.server import Harness, harness
+
+
+class Mirror(Operation[list[Any]], frozen=True, kw_only=True):
+    """Answer with what was asked."""
+
+    NAME = "test.mirror"
+
+    texts: tuple[str, ...] = ()
 
 
 class Slow(Operation[int], frozen=True, kw_only=True):
@@ -98,9 +117,80 @@ async def test_a_session_hears_of_changes_and_ends(tmp_path: Path) -> None:
         assert heard == [(("management",), ""), ((), "user 'ada' is deleted")]
         with pytest.raises(Refused):
             await ada.ask(v.ListVirtualHosts())
-        await ada.leave()
+        ada.leave()
         with pytest.raises(Refused, match="session has ended"):
             await ada.ask(v.ListVirtualHosts())
+
+
+async def test_a_session_that_changes_as_it_is_entered() -> None:
+    """Both messages may come together, before whoever entered goes on."""
+    ours, theirs = memory_stream_pair()
+    link, sessions = EngineLink(ours), []
+
+    async def enter() -> None:
+        sessions.append(await link.enter(Name("ada"), b"ada", "192.0.2.1"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        nursery.start_soon(enter)
+        (asked,) = Frames().receive(bytes(await theirs.receive_some()))
+        assert isinstance(asked, Enter)
+        entered = frame(Entered(asked.number, 9, ("administrator",)))
+        await theirs.send_all(entered + frame(Changed(9, (), "user 'ada' is deleted")))
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    (ada,) = sessions
+    assert ada is not None
+    assert (ada.tags, ada.ended) == ((), "user 'ada' is deleted")
+
+
+async def test_a_session_looks_for_what_it_may_do_now(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server, link_to(server) as link:
+        directory = server.server.directory
+        await directory.put_user("ada", b"ada", ["administrator"])
+        ada = await link.enter("ada", b"ada", "192.0.2.1")
+        assert ada is not None
+        await directory.put_user("ada", tags=["management"])
+        await ada.look()
+        assert (ada.tags, ada.ended) == (("management",), "")
+        await directory.remove_user("ada")
+        await ada.look()
+        assert (ada.tags, ada.ended) == ((), "user 'ada' is deleted")
+
+
+async def test_who_is_cancelled_leaves_what_is_sent_whole(tmp_path: Path) -> None:
+    async def handle(_call: Call, request: Mirror) -> list[Any]:
+        return [len(text) for text in request.texts]
+
+    async with harness(tmp_path) as server:
+        ours, theirs = lockstep_stream_pair()  # takes a piece only while somebody reads
+        engine = Engine({Mirror: handle}, hosts=())
+        async with trio.open_nursery() as nursery:
+            link = EngineLink(ours)
+            nursery.start_soon(link.run)
+            with trio.move_on_after(1):
+                await link.door.ask(Mirror(texts=("x" * 100_000,)))
+            directory = server.server.directory
+            door, traffic = DoorCaller(directory, "test"), ProtocolTraffic()
+            nursery.start_soon(Doorway(theirs, engine, directory, door, traffic).run)
+            assert await link.door.ask(Mirror(texts=("abc",))) == [3]
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcffb"])
+async def test_halves_of_characters(tmp_path: Path, text: str) -> None:
+    async def handle(_call: Call, _request: Mirror) -> list[Any]:
+        return [text, {text: (text, b"\xff", 1.5)}]
+
+    async with (
+        harness(tmp_path) as server,
+        link_to(server, Engine({Mirror: handle}, hosts=())) as link,
+    ):
+        with pytest.raises(Refused, match="half a character"):
+            await link.door.ask(Mirror(texts=(text,)))
+        assert await link.enter(Name(text), b"x", "127.0.0.1") is None
+        shown = text.encode(errors="replace").decode()
+        assert await link.door.ask(Mirror()) == [shown, {shown: [shown, b"\xff", 1.5]}]
 
 
 async def test_nothing_is_kept_of_who_has_left(
@@ -123,7 +213,7 @@ async def test_nothing_is_kept_of_who_has_left(
         for _ in range(3):
             guest = await link.enter("guest", b"guest", "127.0.0.1")
             assert guest is not None
-            await guest.leave()
+            guest.leave()
         account = await directory.authenticate("guest", b"guest", "127.0.0.1")
         assert account is not None
         await wait_all_tasks_blocked()
