@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from streamd.auth.users import LOOPBACK_ONLY, Account, Rights, UserDirectory
+from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 from streamd.operations.names import Name, as_sent
+from streamd.operations.rights import LOOPBACK_ONLY
 
 PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
 _SHOWN = 64  # characters, in the log

@@ -7,17 +7,17 @@ all is forgotten within seconds: nobody is locked out for long by what others do
 bounded: beyond a limit the address that was seen longest ago is forgotten.
 """
 
-import ipaddress
 from collections.abc import Awaitable, Callable
 
 import trio
+
+from streamd.net.addresses import network_of
 
 _AT_ONCE = 2  # checked for one address: other addresses soon have their turn
 _FREE = 10  # wrong ones before others have to wait
 _SECONDS_EACH = 1.0
 _WAITING = 5  # may wait for that; more are refused unchecked
 MAX_ADDRESSES = 10_000
-_PREFIX_6 = 64  # of an IPv6 address: whoever has one has all with the same prefix
 
 
 class _Address:
@@ -76,16 +76,3 @@ class LoginThrottle:
             oldest = next(unused, None)
             if oldest is not None:  # else there are as many connections, which have their limit
                 del self._addresses[oldest]
-
-
-def network_of(address: str) -> str:
-    """What counts as one address."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, _PREFIX_6), strict=False))

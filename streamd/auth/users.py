@@ -30,7 +30,6 @@ from streamd.patterns import MOST_LETTERS, PatternError, compiled, matches
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 MAX_NAME_BYTES = 255
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
 

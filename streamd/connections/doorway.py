@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import trio
 
-from streamd.auth.users import LOOPBACK_ONLY, UserDirectory
+from streamd.auth.users import UserDirectory
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.engine import Caller, Engine
 from streamd.hop.declared import by_name
@@ -33,8 +33,8 @@ from streamd.hop.messages import (
     answer_bytes,
     frame,
 )
-from streamd.net.transport import is_local_address
 from streamd.operations.errors import Reason, Refused
+from streamd.operations.rights import may_come_from
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Doorway:
         try:
             name, host = enter.name, enter.host
             account = await self._directory.authenticate(name, enter.password, host)
-            if account is not None and (name != LOOPBACK_ONLY or is_local_address(host)):
+            if account is not None and may_come_from(name, host):
                 self._last += 1
                 caller = Caller(self._directory, account, needs_tag=True)
                 self._sessions[self._last] = caller

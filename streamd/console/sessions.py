@@ -14,7 +14,7 @@ import trio
 
 from streamd.auth.users import UserDirectory
 from streamd.engine import Caller
-from streamd.http_api.caller import may_come_from
+from streamd.operations.rights import may_come_from
 
 IDLE_SECONDS = 3_600
 SECONDS = 12 * 3_600

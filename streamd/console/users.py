@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.auth.users import LOOPBACK_ONLY
 from streamd.console.administering import BAD_REQUEST, Deletion, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
@@ -16,7 +15,13 @@ from streamd.http_api.messages import BadRequest, part, texts
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.errors import NoSuch, Refused
 from streamd.operations.names import Name
-from streamd.operations.rights import ADMINISTRATOR, MANAGEMENT, MONITORING, POLICYMAKER
+from streamd.operations.rights import (
+    ADMINISTRATOR,
+    LOOPBACK_ONLY,
+    MANAGEMENT,
+    MONITORING,
+    POLICYMAKER,
+)
 
 _ONE = "/users/{user}"
 MOST_PERMISSIONS = 100  # on the page of a user or a virtual host

@@ -3,10 +3,10 @@
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
-from streamd.operations.rights import ADMINISTRATOR, MONITORING, TAGS, Right
+from streamd.operations.rights import MONITORING, TAGS, Right, TagHolder
 
 
-class Caller:
+class Caller(TagHolder):
     """A user who has entered, and what it may do at the moment.
 
     Args:
@@ -28,39 +28,13 @@ class Caller:
         """Those that the user has now."""
         return tuple(filter(self.has_tag, TAGS))
 
-    @property
-    def is_administrator(self) -> bool:
-        """May change everything."""
-        return self.has_tag(ADMINISTRATOR)
-
-    @property
-    def sees_all(self) -> bool:
-        """May look at everything."""
-        return self.is_administrator or self.has_tag(MONITORING)
-
-    @property
-    def may_use_http(self) -> bool:
-        """Has one of the tags that let in over HTTP, and has not ended."""
-        return any(map(self.has_tag, TAGS))
-
     def has_tag(self, tag: str) -> bool:
-        """Whether the user has a tag now."""
+        """See TagHolder."""
         return self._directory.has_tag(self.account, tag)
 
     def sees_host(self, virtual_host: Name) -> bool:
         """May look at what is in a virtual host."""
         return self.sees_all or self.rights(virtual_host).may_enter
-
-    def require_administrator(self) -> None:
-        """Raise Refused unless the user may change everything."""
-        if not self.is_administrator:
-            raise Refused(Reason.ACCESS_REFUSED, f"{self.name} is not an administrator")
-
-    def require_all(self) -> None:
-        """Raise Refused unless the user may look at everything."""
-        if not self.sees_all:
-            details = f"{self.name} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
-            raise Refused(Reason.ACCESS_REFUSED, details)
 
     def require_host(self, virtual_host: Name) -> None:
         """Raise Refused unless the user may look at what is in a virtual host."""

@@ -28,6 +28,7 @@ from streamd.hop.messages import (
 from streamd.operations.declaration import Operation
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.rights import TagHolder
 from streamd.operations.users import ListOwnTags
 
 Answer = TypeVar("Answer")
@@ -40,7 +41,7 @@ class EngineLost(Exception):
     """The engine has ended: nothing can be asked any more."""
 
 
-class Session:
+class Session(TagHolder):
     """A user who has entered through this door; or the door itself.
 
     Attributes:
@@ -53,6 +54,10 @@ class Session:
         self.name, self.tags, self.ended = name, tags, ""
         self._link, self._number = link, number
         self._told: dict[object, Callable[[], None]] = {}
+
+    def has_tag(self, tag: str) -> bool:
+        """See TagHolder."""
+        return tag in self.tags
 
     async def ask(self, operation: Operation[Answer]) -> Answer:
         """Have the engine carry out an operation.

@@ -16,15 +16,14 @@ import trio
 from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection, Request
 
-from streamd.auth.users import LOOPBACK_ONLY, UserDirectory
+from streamd.auth.users import UserDirectory
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import REFUSAL_SECONDS
 from streamd.engine import Caller
 from streamd.http_api.entitled import note_reader
 from streamd.http_api.health import needs_no_login
-from streamd.net.transport import is_local_address
 from streamd.operations.names import Name, as_sent
-from streamd.operations.rights import TAGS
+from streamd.operations.rights import TAGS, may_come_from
 
 logger = logging.getLogger(__name__)
 
@@ -125,11 +124,6 @@ async def log_in(
 def client_host(conn: HTTPConnection) -> str:
     """The address that a request comes from."""
     return conn.client.host if conn.client else ""
-
-
-def may_come_from(name: Name, host: str) -> bool:
-    """Whether a user may log in from an address."""
-    return name != LOOPBACK_ONLY or is_local_address(host)
 
 
 def note_entered(conn: HTTPConnection, caller: Caller) -> None:

@@ -21,10 +21,10 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp
 
-from streamd.auth.throttle import network_of
 from streamd.http_api.browsers import SECURITY_HEADERS
 from streamd.http_api.caller import ENTERED
 from streamd.http_api.http1 import Http1
+from streamd.net.addresses import network_of
 from streamd.net.tls import Certificates, end_sending, shake_hands
 from streamd.net.transport import Address
 from streamd.operations.names import Name

@@ -15,12 +15,12 @@ import trio
 from segments.disk import Buffer, File
 from segments.errors import UnreadableError
 from streamd.config import LOGIN_SECONDS, Config
+from streamd.net.addresses import is_local_address
 from streamd.net.transport import (
     Address,
     FileUnreadable,
     TransportClosed,
     feed_from,
-    is_local_address,
     keep_alive,
     set_unsent_limit,
     unsent_is_high,

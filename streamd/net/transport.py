@@ -21,6 +21,7 @@ from outcome import Error, Outcome, Value
 from segments.disk import Buffer, File
 from segments.errors import UNREADABLE
 from streamd.config import RECEIVE_BYTES
+from streamd.net.addresses import is_local_address
 
 _SENDFILE_MOST = 0x7FFFF000  # Linux sends no more in one call
 # The kernel says "writable" while fewer bytes than this are waiting to be sent: enough to keep a
@@ -140,11 +141,6 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End the connection at once."""
-
-
-def is_local_address(host: str) -> bool:
-    """Whether an address is this machine's own."""
-    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 class _Settable(Protocol):

@@ -12,6 +12,7 @@ import trio
 from streamd.auth import passwords, throttle as guesses
 from streamd.auth.throttle import LoginThrottle
 from streamd.config import Config
+from streamd.net.addresses import network_of
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
 from streamd.wire.stream import ResponseCode, commands as c
@@ -106,7 +107,7 @@ class TestGuessing:
         ],
     )
     def test_addresses(self, one: str, other: str, are_one: bool) -> None:
-        assert (guesses.network_of(one) == guesses.network_of(other)) is are_one
+        assert (network_of(one) == network_of(other)) is are_one
 
     async def test_from_more_addresses_than_are_remembered(
         self, monkeypatch: pytest.MonkeyPatch
