@@ -72,7 +72,7 @@ from streamd.operations.names import as_sent
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from streamd.http_api import Service
+    from streamd.hop.door import EngineLink
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +236,17 @@ class Server:
         from streamd import console, http_api  # noqa: PLC0415 - only where it is on
 
         prefix = self._config.http_path_prefix
-        service = self._http_service()
+        link, refused = self._door_inside("http"), self.broker.traffic.http_refused
+        service = http_api.Service(
+            self.broker,
+            self.directory,
+            self.connections,
+            self.engine,
+            lambda: list(self.addresses.items()),
+            link.enter,
+            refused,
+            self.broker.now_ms,
+        )
         pages = console.make_console(service, prefix)
         return http_api.make_app(service, self._http_hosts(names), prefix, pages)
 
@@ -245,26 +255,28 @@ class Server:
         from streamd import http_api  # noqa: PLC0415 - only where it is on
         from streamd.metrics.scrape import Scrapes  # noqa: PLC0415 - as above
 
-        node = f"streamd@{self._config.advertised_host}"
-        door = DoorCaller(self.directory, "metrics")
-        scrapes = Scrapes(partial(self.engine.ask, door), node)
-        login = None
+        link, node = self._door_inside("metrics"), f"streamd@{self._config.advertised_host}"
+        scrapes, login = Scrapes(link.door.ask, node), None
         if self._config.metrics_login == "on":
-            login = http_api.BasicAuthentication(
-                self.directory, self.broker.traffic.protocol("http")
-            )
+            login = http_api.BasicAuthentication(link.enter)
         return http_api.make_metrics_app(scrapes, self._http_hosts(names), login)
 
-    def _http_service(self) -> "Service":
-        from streamd import http_api  # noqa: PLC0415 - only where it is on
+    def _door_inside(self, name: str) -> "EngineLink":
+        """The way of a door in this process to the engine."""
+        from trio.testing import memory_stream_pair  # noqa: PLC0415 - as above
 
-        return http_api.Service(
-            self.broker,
-            self.directory,
-            self.connections,
-            self.engine,
-            lambda: list(self.addresses.items()),
-        )
+        from streamd.hop.door import EngineLink  # noqa: PLC0415 - as above
+
+        doors, engines = memory_stream_pair()
+        link, doorway = EngineLink(doors), self._doorway(name, engines)
+        link.callers = doorway.caller
+        for run in (doorway.run, link.run):
+            self.broker.supervisor.start_once("serving a door", run, name)
+        return link
+
+    def _doorway(self, name: str, stream: trio.abc.Stream) -> Doorway:
+        door, traffic = DoorCaller(self.directory, name), self.broker.traffic.protocol("http")
+        return Doorway(stream, self.engine, self.directory, door, traffic)
 
     def _http_hosts(self, names: Iterable[str]) -> frozenset[str]:
         from streamd import http_api  # noqa: PLC0415 - only where it is on
@@ -281,9 +293,8 @@ class Server:
             engines_end: of the socket pair.
         """
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(engines_end))
-        door, traffic = DoorCaller(self.directory, name), self.broker.traffic.protocol("http")
         with self.broker.supervisor.guarded("serving a door", name):
-            await Doorway(stream, self.engine, self.directory, door, traffic).run()
+            await self._doorway(name, stream).run()
 
     async def drain(self) -> None:
         """Return once all connections have got their answers, and have ended."""

@@ -10,6 +10,7 @@ when all tasks wait: sleeping takes no time.
 
 import gc
 import inspect
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +22,7 @@ import trio
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
+from streamd.connections import watch
 from streamd.net import threads
 from tests.support.http import Http
 from tests.support.server import Harness, Peer, harness
@@ -105,6 +107,13 @@ def pytest_collection_finish() -> None:
     """Modules and tests stay: whoever looks for garbage need not look through them each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast this machine is ends no connection but in the tests of that."""
+    if request.path.name != "test_watch.py":
+        monkeypatch.setattr(watch, "HELD_SECONDS", math.inf)
 
 
 @pytest.fixture(params=["polled", "tasks"])

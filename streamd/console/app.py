@@ -118,17 +118,19 @@ class Console:
         request = Request(scope)
         app: ASGIApp = self._app
         if not path.startswith("/static/") and path != "/favicon.ico":
-            is_let_in = self._let_in(request)
+            is_let_in = await self._let_in(request)
             if not is_let_in and path != LOGIN:
                 app = self._to_login(request)
         await app(scope, receive, answer)
 
-    def _let_in(self, request: Request) -> bool:
+    async def _let_in(self, request: Request) -> bool:
         """Find the session of a request; False if there is none."""
         sessions, address = self.site.sessions, client_host(request)
-        found = (sessions.find(identity, address) for identity in identities(request))
-        session = next(filter(None, found), None)
-        if session is None:
+        for identity in identities(request):
+            session = await sessions.find(identity, address)
+            if session is not None:
+                break
+        else:
             return False
         request.scope[SESSION] = session
         request.scope["user"] = session.caller

@@ -23,8 +23,6 @@ class LoginPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._directory = site.service.directory
-        self._traffic = site.service.broker.traffic.protocol("http")
         self.routes = [
             Route(LOGIN, self._ask, methods=["GET"]),
             Route(LOGIN, self._log_in, methods=["POST"]),
@@ -49,7 +47,7 @@ class LoginPages:
         form = await read_form(request, None)
         name, password, wanted = form.name("user"), form.raw("password"), form.raw("next")
         try:
-            caller = await log_in(self._directory, self._traffic, request, name, password.encode())
+            caller = await log_in(self._site.service.enter, request, name, password.encode())
         except AuthenticationError as error:
             return await self._show(request, wanted, name, str(error))
         note_entered(request, caller)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from streamd.auth.users import UserDirectory
-from streamd.engine import Caller
+from streamd.hop.door import Session as Visitor
 from streamd.operations.rights import may_come_from
 
 IDLE_SECONDS = 3_600
@@ -39,7 +38,7 @@ class Session:
         has_ended: it is known no longer.
     """
 
-    caller: Caller
+    caller: Visitor
     began_at: float = field(default_factory=trio.current_time)
     used_at: float = field(default_factory=trio.current_time)
     identity: str = field(default_factory=_token, repr=False)
@@ -56,17 +55,16 @@ class Session:
 class Sessions:
     """All sessions."""
 
-    def __init__(self, directory: UserDirectory) -> None:
-        self._directory = directory
+    def __init__(self) -> None:
         self._open: OrderedDict[str, Session] = OrderedDict()  # the one used longest ago first
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, caller: Caller) -> Session:
+    def begin(self, caller: Visitor) -> Session:
         """A new session of a user that has just logged in."""
         session = Session(caller)
-        own = [s for s in self._open.values() if s.caller.account is caller.account]
+        own = [s for s in self._open.values() if s.caller.name == caller.name]
         if len(own) >= MAX_OF_A_USER:
             self.end(own[0])
         if len(self._open) >= MAX_SESSIONS:
@@ -74,11 +72,12 @@ class Sessions:
         self._open[session.identity] = session
         return session
 
-    def find(self, identity: str, address: str) -> Session | None:
+    async def find(self, identity: str, address: str) -> Session | None:
         """The session that a cookie names, if it goes on."""
         session = self._open.get(identity)
         if session is None:
             return None
+        await session.caller.look()
         if not self.goes_on(session) or not may_come_from(session.caller.name, address):
             self.end(session)
             return None
@@ -99,4 +98,5 @@ class Sessions:
     def end(self, session: Session) -> None:
         """End a session."""
         session.has_ended = True
+        session.caller.leave()
         self._open.pop(session.identity, None)

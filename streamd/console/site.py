@@ -16,13 +16,12 @@ from streamd.console import words
 from streamd.console.assets import Assets
 from streamd.console.forms import MAX_FORM_BYTES, Form, read_form
 from streamd.console.sessions import Session, Sessions
-from streamd.engine import Caller
-from streamd.http_api.caller import caller_of
+from streamd.http_api.caller import visitor_of
 from streamd.http_api.service import Service
 from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
-from streamd.operations.rights import Right
+from streamd.operations.rights import Right, TagHolder
 from streamd.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 Action: TypeAlias = Callable[[Request, Form], Awaitable[Response]]
-Needs: TypeAlias = Callable[[Caller], None]
+Needs: TypeAlias = Callable[[TagHolder], None]
 
 _PIECES_A_TURN = 100
 _SEE_OTHER = 303
@@ -66,7 +65,7 @@ class Site:
     def __init__(self, service: Service, prefix: str) -> None:
         self.service = service
         self.prefix = prefix
-        self.sessions = Sessions(service.directory)
+        self.sessions = Sessions()
         self.assets = Assets(prefix)
         self.navigation: list[NavigationItem] = []
 
@@ -83,7 +82,7 @@ class Site:
 
         async def answer(request: Request) -> Response:
             if needs is not None:
-                needs(caller_of(request))
+                needs(visitor_of(request))
             return await handler(request)
 
         return Route(path, answer, methods=["GET"])
@@ -102,7 +101,7 @@ class Site:
 
         async def answer(request: Request) -> Response:
             if needs is not None:
-                needs(caller_of(request))
+                needs(visitor_of(request))
             return await handler(request, await read_form(request, session_of(request).csrf, most))
 
         return Route(path, answer, methods=["POST"])
@@ -150,10 +149,10 @@ class Site:
             "static": self.assets.address,
             "version": __version__,
             "Right": Right,
-            "now_ms": self.service.broker.now_ms(),
+            "now_ms": self.service.now_ms(),
             "path": request.scope["path"].removeprefix(self.prefix) or "/",
             "session": session,
-            "caller": session.caller if session else None,
+            "caller": session.caller.caller if session else None,
             "navigation": self._navigation_of(session),
             "notice": session.take_notice() if session and not is_poll(request) else "",
         }
@@ -240,7 +239,7 @@ def is_poll(request: Request) -> bool:
     return "hx-request" in request.headers
 
 
-def may(caller: Caller, needs: Needs | None) -> bool:
+def may(caller: TagHolder, needs: Needs | None) -> bool:
     """Whether a user has what a page needs."""
     try:
         if needs is not None:

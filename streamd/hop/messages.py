@@ -116,7 +116,7 @@ encode = _ENCODER.encode
 
 
 def answer_bytes(answer: object) -> msgspec.Raw:
-    """An answer as it is sent; halves of characters, which clients may bring, are shown as U+FFFD.
+    """An answer as it is sent; halves of characters, which clients may bring, are shown as ?.
 
     Args:
         answer: plain records and what Python has; see `streamd.operations`.

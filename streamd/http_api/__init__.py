@@ -2,14 +2,13 @@
 
 from streamd.http_api.app import make_app
 from streamd.http_api.browsers import known_hosts, machine_names
-from streamd.http_api.caller import BasicAuthentication, Entrance
+from streamd.http_api.caller import BasicAuthentication
 from streamd.http_api.metrics import make_metrics_app
 from streamd.http_api.service import Service
 from streamd.http_api.serving import Listener, Server
 
 __all__ = [
     "BasicAuthentication",
-    "Entrance",
     "Listener",
     "Server",
     "Service",

@@ -123,9 +123,7 @@ def make_app(
         middleware=[
             Middleware(
                 AuthenticationMiddleware,
-                backend=BasicAuthentication(
-                    service.directory, service.broker.traffic.protocol("http")
-                ),
+                backend=BasicAuthentication(service.enter),
                 on_error=not_authenticated,
             )
         ],
@@ -141,7 +139,7 @@ def make_app(
     app.router.redirect_slashes = False
     # What is refused leaves its body to UnreadBodies, and nobody has asked for a password yet.
     guarded = Entitled(_Front(app, prefix, pages))
-    return UnreadBodies(BrowserGuard(guarded, hosts, service.broker.traffic.http_refused))
+    return UnreadBodies(BrowserGuard(guarded, hosts, service.refused))
 
 
 def _sorted(routes: Iterable[Route]) -> list[Route]:

@@ -8,117 +8,75 @@ Source: rabbitmq/rabbitmq-website, docs/management/index.md, section "Access and
 """
 
 import base64
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TypeAlias
 
 import trio
 from starlette.authentication import AuthenticationBackend, AuthenticationError, BaseUser
 from starlette.requests import HTTPConnection, Request
 
-from streamd.auth.users import UserDirectory
-from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import REFUSAL_SECONDS
 from streamd.engine import Caller
+from streamd.hop.door import Session
 from streamd.http_api.entitled import note_reader
 from streamd.http_api.health import needs_no_login
 from streamd.operations.names import Name, as_sent
-from streamd.operations.rights import TAGS, may_come_from
-
-logger = logging.getLogger(__name__)
+from streamd.operations.rights import TAGS
 
 ENTERED = "entered"  # in the state of a connection: told the user of a request
 
 
-def caller_of(request: Request) -> Caller:
+# Lets in a user with a name, a password and an address; None where they are wrong.
+Enter: TypeAlias = Callable[[Name, bytes, str], Awaitable[Session | None]]
+
+
+def visitor_of(request: Request) -> Session:
     """The user behind a request."""
     user = request.user
-    assert isinstance(user, Caller)  # noqa: S101 - nobody else passes BasicAuthentication
+    assert isinstance(user, Session)  # noqa: S101 - nobody else passes BasicAuthentication
     return user
+
+
+def caller_of(request: Request) -> Caller:
+    """The same, in the engine: until the last path asks the engine instead."""
+    found: Caller = visitor_of(request).caller
+    return found
 
 
 class BasicAuthentication(AuthenticationBackend):
     """Authentication by name and password in every request.
 
     Args:
-        directory: the users.
-        traffic: counts attempts to log in.
+        enter: lets users in.
     """
 
-    def __init__(self, directory: UserDirectory, traffic: ProtocolTraffic) -> None:
-        self._directory = directory
-        self._traffic = traffic
+    def __init__(self, enter: Enter) -> None:
+        self._enter = enter
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser] | None:  # type: ignore[override]
         """See starlette; a wrong password is answered late, which slows down guessing."""
         if needs_no_login(conn):
             return None
         name, password = _read_credentials(conn.headers.get("authorization", ""))
-        caller = await log_in(self._directory, self._traffic, conn, name, password)
-        note_entered(conn, caller)
-        return None, caller  # type: ignore[return-value]  # starlette only hands it on
-
-
-class Visitor(Protocol):
-    """A user who has entered through a door.
-
-    Attributes:
-        tags: that it has.
-    """
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """See above."""
-
-    def leave(self) -> None:
-        """Nothing more is asked for it."""
-
-
-class Entrance(AuthenticationBackend):
-    """Authentication as above in a process beside the engine, which decides.
-
-    Args:
-        enter: lets in a user with a name, a password and an address; None where they are wrong.
-    """
-
-    def __init__(self, enter: Callable[[Name, bytes, str], Awaitable[Visitor | None]]) -> None:
-        self._enter = enter
-
-    async def authenticate(self, conn: HTTPConnection) -> tuple[None, BaseUser] | None:  # type: ignore[override]
-        """See starlette; a wrong password is answered late, which slows down guessing."""
-        name, password = _read_credentials(conn.headers.get("authorization", ""))
-        visitor = await self._enter(name, password, client_host(conn)) if password else None
-        if visitor is None:
-            await trio.sleep(REFUSAL_SECONDS)
-            raise AuthenticationError("user or password is wrong")
-        visitor.leave()  # its tags say all that is asked here
+        visitor = await log_in(self._enter, conn, name, password)
+        note_entered(conn, visitor, leaves=True)
         return None, visitor  # type: ignore[return-value]  # starlette only hands it on
 
 
-async def log_in(
-    directory: UserDirectory,
-    traffic: ProtocolTraffic,
-    conn: HTTPConnection,
-    name: Name,
-    password: bytes,
-) -> Caller:
+async def log_in(enter: Enter, conn: HTTPConnection, name: Name, password: bytes) -> Session:
     """The user with a password; a wrong one is answered late, which slows down guessing.
 
     Raises:
         AuthenticationError: name or password is wrong, or the user has none of the tags.
     """
-    host = client_host(conn)
-    account = await directory.authenticate(name, password, host) if password else None
-    if account is None or not may_come_from(name, host):
-        logger.warning("%s: login refused", host or "?")
-        traffic.logins_refused += 1
+    visitor = await enter(name, password, client_host(conn))
+    if visitor is None:
         await trio.sleep(REFUSAL_SECONDS)
         raise AuthenticationError("user or password is wrong")
-    caller = Caller(directory, account, needs_tag=True)
-    if not caller.may_use_http:
+    if not visitor.may_use_http:
+        visitor.leave()
         raise AuthenticationError(f"{name} has none of the tags {', '.join(TAGS)}")
-    traffic.logins += 1
-    return caller
+    return visitor
 
 
 def client_host(conn: HTTPConnection) -> str:
@@ -126,10 +84,17 @@ def client_host(conn: HTTPConnection) -> str:
     return conn.client.host if conn.client else ""
 
 
-def note_entered(conn: HTTPConnection, caller: Caller) -> None:
-    """The user of a request is known: its connection has to make room for no other one."""
-    getattr(conn.state, ENTERED, _nothing)(caller.name)
-    note_reader(conn, caller.account)
+def note_entered(conn: HTTPConnection, visitor: Session, *, leaves: bool = False) -> None:
+    """The user of a request is known: its connection has to make room for no other one.
+
+    Args:
+        conn: the request.
+        visitor: the user.
+        leaves: when the request ends.
+    """
+    getattr(conn.state, ENTERED, _nothing)(visitor.name)
+    _ = visitor.caller
+    note_reader(conn, visitor, leaves=leaves)
 
 
 def _nothing(user: Name) -> None:

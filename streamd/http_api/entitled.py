@@ -10,13 +10,14 @@ Nothing is cancelled inside `send`: the server below would take an answer for se
 never look for the next request. A part that is being sent ends first.
 """
 
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol
 
 import trio
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamd.auth.users import Account
 from streamd.broker.catalog.writer import Check
 from streamd.operations.errors import Refused
 
@@ -24,11 +25,23 @@ _READS = ("GET", "HEAD")
 _READING = "streamd.reading"  # in the scope of a request
 
 
+class Visitor(Protocol):
+    """Whoever has entered."""
+
+    def told(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """In this block, call `changed` when it has ended, or its rights are others."""
+
+    def leave(self) -> None:
+        """Nothing more is asked for it."""
+
+
 class _Reading:
-    """One request that reads.
+    """One request, which reads as a rule.
 
     Args:
         stack: ends with the request.
+        send: see ASGI.
+        reads: it changes nothing.
 
     Attributes:
         limit: cancelled when its user may read less, or more.
@@ -36,31 +49,37 @@ class _Reading:
         has_begun: a part of the answer is out.
     """
 
-    def __init__(self, stack: ExitStack, send: Send) -> None:
+    def __init__(self, stack: ExitStack, send: Send, *, reads: bool) -> None:
         self.limit = trio.CancelScope()
         self.check: Check | None = None
         self.has_begun = False
         self._stack = stack
+        self._told = stack.enter_context(ExitStack())
         self._send = send
+        self._reads = reads
         self._head: Message | None = None
         self._is_sending = False
         self._is_over = False
 
-    def entered(self, account: Account) -> None:
+    def entered(self, visitor: Visitor) -> None:
         """The user of the request is known."""
-        self._stack.enter_context(account.told(self._changed))
+        if self._reads:
+            self._told.enter_context(visitor.told(self._changed))
 
-    def leave(self) -> None:
-        """The request looks after itself, or has read everything."""
-        self._stack.close()
+    def leave_at_end(self, leave: Callable[[], None]) -> None:
+        """The user has entered for this request alone."""
+        self._stack.callback(leave)
 
     async def send(self, message: Message) -> None:
         """See ASGI."""
+        if not self._reads:
+            await self._send(message)
+            return
         if message["type"] == "http.response.start":
             self._head = message
             return
         if not message.get("more_body"):
-            self.leave()
+            self._told.close()
         self._is_sending = True
         if not self.has_begun:
             assert self._head is not None  # noqa: S101 - by ASGI
@@ -96,26 +115,31 @@ class Entitled:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope.get("method") not in _READS:
-            await self._app(scope, receive, send)
-            return
         while await self._was_ended(scope, receive, send):
             pass
 
     async def _was_ended(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer once; whether that was ended, and is to be begun anew."""
         with ExitStack() as stack:
-            reading = _Reading(stack, send)
+            reading = _Reading(stack, send, reads=scope.get("method") in _READS)
             with reading.limit:
                 await self._app({**scope, _READING: reading}, receive, reading.send)
         return reading.limit.cancelled_caught and not reading.has_begun
 
 
-def note_reader(conn: HTTPConnection, account: Account) -> None:
-    """The user of a request is known."""
+def note_reader(conn: HTTPConnection, visitor: Visitor, *, leaves: bool = False) -> None:
+    """The user of a request is known.
+
+    Args:
+        conn: the request.
+        visitor: the user.
+        leaves: when the request ends.
+    """
     reading: _Reading | None = conn.scope.get(_READING)
     if reading is not None:
-        reading.entered(account)
+        reading.entered(visitor)
+        if leaves:
+            reading.leave_at_end(visitor.leave)
 
 
 def read_while(check: Check, conn: HTTPConnection) -> None:

@@ -1,5 +1,6 @@
 """The parts of a server that the HTTP API works on."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -9,7 +10,7 @@ from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.engine import Engine
 from streamd.engine.registry import ConnectionRegistry
-from streamd.http_api.caller import caller_of
+from streamd.http_api.caller import Enter, visitor_of
 from streamd.net.transport import Address
 from streamd.operations.declaration import Operation
 
@@ -21,8 +22,10 @@ class Service(NamedTuple):
     """A server as the HTTP API sees it.
 
     Attributes:
-        engine: carries out operations.
         listeners: gives protocol and address of every open port.
+        enter: lets users in.
+        refused: gets the number of requests that were refused, by the reason.
+        now_ms: the wall clock.
     """
 
     broker: Broker
@@ -30,11 +33,14 @@ class Service(NamedTuple):
     connections: ConnectionRegistry
     engine: Engine
     listeners: Callable[[], list[tuple[str, Address]]]
+    enter: Enter
+    refused: Counter[str]
+    now_ms: Callable[[], int]
 
     async def ask(self, request: Request, operation: Operation[Answer]) -> Answer:
         """Have an operation carried out for the user behind a request.
 
         Raises:
-            Refused: see Engine.ask.
+            Refused: see Session.ask.
         """
-        return await self.engine.ask(caller_of(request), operation)
+        return await visitor_of(request).ask(operation)

@@ -41,7 +41,7 @@ async def serve_metrics(
     scrapes = Scrapes(link.door.ask, f"streamd@{config.advertised_host}")
     names = [*await http_api.machine_names(), config.host, config.advertised_host]
     hosts = http_api.known_hosts(*names, *config.http_allowed_host)
-    login = http_api.Entrance(link.enter) if config.metrics_login == "on" else None
+    login = http_api.BasicAuthentication(link.enter) if config.metrics_login == "on" else None
     app = http_api.make_metrics_app(scrapes, hosts, login)
     limit = "the limit for metrics"
     server = http_api.Server(app, MAX_METRICS_CONNECTIONS, limit, scrapes.refused)

@@ -1,14 +1,13 @@
 """Logging in to the console: who is let in, what a session is, and how it ends."""
 
 from pathlib import Path
-from unittest.mock import MagicMock
+from typing import Any
 
 import pytest
 import trio
 
-from streamd.auth.users import Account
 from streamd.console.sessions import IDLE_SECONDS, MAX_OF_A_USER, MAX_SESSIONS, SECONDS, Sessions
-from streamd.engine import Caller
+from streamd.hop.door import Session
 from streamd.operations.names import Name
 from tests.support.console import Visitor, console_of, visitor
 from tests.support.http import add_user
@@ -168,51 +167,55 @@ async def test_a_session_ends_with_what_it_stands_for(server: Harness) -> None:
     assert await browser.code("/") == 303
 
 
-async def test_a_session_ends_with_time() -> None:
-    directory = MagicMock()
-    sessions, caller = Sessions(directory), Caller(directory, Account(Name("ada")))
+class _Engine:
+    """Lets everybody go on who has entered."""
 
-    def goes_on() -> bool:
-        return sessions.find(session.identity, "") is session
+    async def ask(self, _session: int, _operation: object) -> tuple[str, ...]:
+        return ("management",)
+
+    def leave(self, _session: int) -> None:
+        pass
+
+
+def visitor_named(name: str) -> Session:
+    link: Any = _Engine()
+    return Session(link, 1, Name(name), ("management",))
+
+
+async def test_a_session_ends_with_time() -> None:
+    sessions, caller = Sessions(), visitor_named("ada")
+
+    async def goes_on() -> bool:
+        return await sessions.find(session.identity, "") is session
 
     session = sessions.begin(caller)
     await trio.sleep(IDLE_SECONDS - 1)
-    assert goes_on()
+    assert await goes_on()
     await trio.sleep(IDLE_SECONDS - 1)
     assert sessions.goes_on(session)
-    assert goes_on()
+    assert await goes_on()
     await trio.sleep(IDLE_SECONDS)
     assert not sessions.goes_on(session)
-    assert not goes_on()
+    assert not await goes_on()
     session = sessions.begin(caller)
     for _ in range(SECONDS // IDLE_SECONDS * 2 - 1):
         await trio.sleep(IDLE_SECONDS / 2)
-        assert goes_on()
+        assert await goes_on()
     await trio.sleep(IDLE_SECONDS / 2)
-    assert not goes_on()
+    assert not await goes_on()
     assert len(sessions) == 0
 
 
-async def test_there_are_so_many_sessions_at_most(server: Harness) -> None:
-    directory = server.server.directory
-    sessions = Sessions(directory)
-
-    async def caller(name: str) -> Caller:
-        await directory.put_user(name, password_hash="x", tags=["management"])
-        account = directory.account(name)
-        assert account is not None
-        return Caller(directory, account)
-
-    ada = await caller("ada")
-    opened = [sessions.begin(ada) for _ in range(MAX_OF_A_USER)]
-    assert sessions.find(opened[0].identity, "") is opened[0]  # so the second is the oldest
-    sessions.begin(ada)
+async def test_there_are_so_many_sessions_at_most() -> None:
+    sessions = Sessions()
+    opened = [sessions.begin(visitor_named("ada")) for _ in range(MAX_OF_A_USER)]
+    assert await sessions.find(opened[0].identity, "") is opened[0]  # so the second is the oldest
+    sessions.begin(visitor_named("ada"))
     assert len(sessions) == MAX_OF_A_USER
     assert [s.has_ended for s in opened[:3]] == [False, True, False]
     for n in range(MAX_SESSIONS // MAX_OF_A_USER):
-        other = await caller(f"user-{n}")
         for _ in range(MAX_OF_A_USER):
-            sessions.begin(other)
+            sessions.begin(visitor_named(f"user-{n}"))
         assert len(sessions) <= MAX_SESSIONS
     assert len(sessions) == MAX_SESSIONS
     assert all(session.has_ended for session in opened)
