@@ -243,7 +243,7 @@ class Server:
             self.connections,
             self.engine,
             lambda: list(self.addresses.items()),
-            link.enter,
+            link,
             refused,
             self.broker.now_ms,
         )

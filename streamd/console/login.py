@@ -47,7 +47,7 @@ class LoginPages:
         form = await read_form(request, None)
         name, password, wanted = form.name("user"), form.raw("password"), form.raw("next")
         try:
-            caller = await log_in(self._site.service.enter, request, name, password.encode())
+            caller = await log_in(self._site.service.link.enter, request, name, password.encode())
         except AuthenticationError as error:
             return await self._show(request, wanted, name, str(error))
         note_entered(request, caller)

@@ -123,7 +123,7 @@ def make_app(
         middleware=[
             Middleware(
                 AuthenticationMiddleware,
-                backend=BasicAuthentication(service.enter),
+                backend=BasicAuthentication(service.link.enter),
                 on_error=not_authenticated,
             )
         ],

@@ -10,7 +10,8 @@ from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.engine import Engine
 from streamd.engine.registry import ConnectionRegistry
-from streamd.http_api.caller import Enter, visitor_of
+from streamd.hop.door import EngineLink
+from streamd.http_api.caller import visitor_of
 from streamd.net.transport import Address
 from streamd.operations.declaration import Operation
 
@@ -23,7 +24,7 @@ class Service(NamedTuple):
 
     Attributes:
         listeners: gives protocol and address of every open port.
-        enter: lets users in.
+        link: to the engine.
         refused: gets the number of requests that were refused, by the reason.
         now_ms: the wall clock.
     """
@@ -33,7 +34,7 @@ class Service(NamedTuple):
     connections: ConnectionRegistry
     engine: Engine
     listeners: Callable[[], list[tuple[str, Address]]]
-    enter: Enter
+    link: EngineLink
     refused: Counter[str]
     now_ms: Callable[[], int]
 
