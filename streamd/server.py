@@ -30,7 +30,7 @@ from segments import SegmentsError
 from segments.store import stores
 from segments.store.object_store import TierError
 from streamd.auth.users import UserDirectory
-from streamd.broker.broker import Broker, wall_clock_ms
+from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
@@ -63,6 +63,7 @@ from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net import threads
+from streamd.net.clock import wall_clock_ms
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
@@ -72,7 +73,7 @@ from streamd.operations.names import as_sent
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from streamd.hop.door import EngineLink
+    from streamd.doors import Doors
 
 logger = logging.getLogger(__name__)
 
@@ -233,57 +234,43 @@ class Server:
 
     def http_app(self, names: Iterable[str] = ()) -> "ASGIApp":
         """The HTTP API and the console; `names` are those of the machine, for browsers."""
-        from streamd import console, http_api  # noqa: PLC0415 - only where it is on
+        return self.doors("http", names).http_app()
 
-        prefix = self._config.http_path_prefix
-        link, refused = self._door_inside("http"), self.broker.traffic.http_refused
-        service = http_api.Service(
+    def metrics_app(self, names: Iterable[str] = ()) -> "ASGIApp":
+        """The metrics of this server; `names` as for `http_app`."""
+        return self.doors("metrics", names).metrics_app()
+
+    def doors(self, name: str, names: Iterable[str]) -> "Doors":
+        """Doors in this process.
+
+        Args:
+            name: for people.
+            names: of the machine, for browsers.
+        """
+        from trio.testing import memory_stream_pair  # noqa: PLC0415 - only where it is on
+
+        from streamd.doors import Doors  # noqa: PLC0415 - as above
+        from streamd.hop.door import EngineLink  # noqa: PLC0415 - as above
+
+        theirs, ours = memory_stream_pair()
+        link, doorway = EngineLink(theirs), self._doorway(name, ours)
+        link.callers = doorway.caller
+        for run in (doorway.run, link.run):
+            self.broker.supervisor.start_once("serving a door", run, name)
+
+        inside = (
             self.broker,
             self.directory,
             self.connections,
             self.engine,
             lambda: list(self.addresses.items()),
-            link,
-            refused,
-            self.broker.now_ms,
         )
-        pages = console.make_console(service, prefix)
-        return http_api.make_app(service, self._http_hosts(names), prefix, pages)
-
-    def metrics_app(self, names: Iterable[str] = ()) -> "ASGIApp":
-        """The metrics of this server; `names` as for `http_app`."""
-        from streamd import http_api  # noqa: PLC0415 - only where it is on
-        from streamd.metrics.scrape import Scrapes  # noqa: PLC0415 - as above
-
-        link, node = self._door_inside("metrics"), f"streamd@{self._config.advertised_host}"
-        scrapes, login = Scrapes(link.door.ask, node), None
-        if self._config.metrics_login == "on":
-            login = http_api.BasicAuthentication(link.enter)
-        return http_api.make_metrics_app(scrapes, self._http_hosts(names), login)
-
-    def _door_inside(self, name: str) -> "EngineLink":
-        """The way of a door in this process to the engine."""
-        from trio.testing import memory_stream_pair  # noqa: PLC0415 - as above
-
-        from streamd.hop.door import EngineLink  # noqa: PLC0415 - as above
-
-        doors, engines = memory_stream_pair()
-        link, doorway = EngineLink(doors), self._doorway(name, engines)
-        link.callers = doorway.caller
-        for run in (doorway.run, link.run):
-            self.broker.supervisor.start_once("serving a door", run, name)
-        return link
+        now_ms, refused = self.broker.now_ms, self.broker.traffic.http_refused
+        return Doors(self._config, link, now_ms, refused, names, inside)
 
     def _doorway(self, name: str, stream: trio.abc.Stream) -> Doorway:
         door, traffic = DoorCaller(self.directory, name), self.broker.traffic.protocol("http")
         return Doorway(stream, self.engine, self.directory, door, traffic)
-
-    def _http_hosts(self, names: Iterable[str]) -> frozenset[str]:
-        from streamd import http_api  # noqa: PLC0415 - only where it is on
-
-        config = self._config
-        allowed = config.http_allowed_host
-        return http_api.known_hosts(*names, config.host, config.advertised_host, *allowed)
 
     async def serve_door(self, name: str, engines_end: socket.socket) -> None:
         """Serve a process that asks for operations, until it ends.
@@ -344,7 +331,7 @@ async def serve(
             server.addresses.update(addresses_of(bound))
             server.certificates = certificates
             async with trio.open_nursery() as listening:
-                await _start_http(server, config, bound, outside, stop, connections)
+                await _start_http(server, bound, outside, stop, connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
@@ -364,32 +351,20 @@ async def serve(
 
 async def _start_http(
     server: Server,
-    config: Config,
     bound: Mapping[str, Sequence[socket.socket]],
     outside: Collection[str],
     stop: trio.Event,
     connections: trio.Nursery,
 ) -> None:
-    served = [name for name in HTTP_PORTS if name in bound and name not in outside]
+    served = {name: bound[name] for name in HTTP_PORTS if name in bound and name not in outside}
     if not served:
         return
     from streamd import http_api  # noqa: PLC0415 - only where it is on
 
-    names, refused = await http_api.machine_names(), server.broker.traffic.http_refused
-    api = http_api.Server(server.http_app(names), config.max_http_connections, refused=refused)
-    metrics = http_api.Server(
-        server.metrics_app(names), MAX_METRICS_CONNECTIONS, "the limit for metrics", refused
-    )
-    for setting in served:
-        inside = server.certificates if setting in TLS_PORTS else None
-        listener = http_api.Listener(bound[setting], inside)
-        start = server.broker.supervisor.start
-        if setting.startswith(METRICS):
-            serve_metrics = partial(listener.run, metrics, stop.wait)
-            start("serving metrics", serve_metrics, nursery=connections)
-        else:
-            serve_http = partial(listener.run, api, stop.wait)
-            start("serving HTTP", serve_http, nursery=connections)
+    doors = server.doors("HTTP", await http_api.machine_names())
+    for serve_port in doors.ports(served, server.certificates):
+        serve_one = partial(serve_port, stop.wait)
+        server.broker.supervisor.start("serving HTTP", serve_one, nursery=connections)
 
 
 @asynccontextmanager

@@ -36,6 +36,7 @@ LAYERS = (
     ("streamd/metrics",),
     ("streamd/http_api",),
     ("streamd/console",),
+    ("streamd/doors.py",),
     ("streamd/server.py", "streamd/service_manager.py"),
     ("streamd/processes",),
     ("clients",),  # imports of the server only its wire, see below

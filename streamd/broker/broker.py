@@ -1,7 +1,6 @@
 """Everything in one data folder: the virtual hosts with their streams, and the catalog."""
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
@@ -35,6 +34,7 @@ from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost, trash_folder
 from streamd.config import RETENTION_SECONDS
 from streamd.net import threads
+from streamd.net.clock import wall_clock_ms
 from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import NoSuch
@@ -44,11 +44,6 @@ from streamd.operations.tier_reports import TierReports
 logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row", StreamRow, ExchangeRow, Binding)
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Broker:

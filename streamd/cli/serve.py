@@ -183,16 +183,24 @@ def _run_all(
 ) -> None:
     """Run the engine, and beside it what serves the ports that are outside; see `_run_engine`."""
     if any(port in bound and port not in outside for port in HTTP_PORTS):
-        load_to_stay("streamd.http_api")
+        load_to_stay("streamd.doors")
     gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
     engine = partial(_run_engine, settings, bound, outside, manager)
     if not outside:
         engine(None, until_stdin_ends=until_stdin_ends)
         return
+    ports = {
+        "HTTP": [port for port in outside if port not in METRICS_PORTS],
+        "metrics": [port for port in outside if port in METRICS_PORTS],
+    }
     parent = Parent(
         partial(_as_child, engine),
-        {"metrics": partial(_run_metrics, settings, {port: bound[port] for port in outside})},
-        prepare=partial(load_to_stay, "streamd.processes.metrics"),
+        {
+            name: partial(_run_door, settings, {port: bound[port] for port in found})
+            for name, found in ports.items()
+            if found
+        },
+        prepare=partial(load_to_stay, "streamd.processes.doors"),
         ready=partial(_say_ready, addresses_of(bound)),
         stdin=sys.stdin.fileno() if until_stdin_ends else None,
     )
@@ -251,16 +259,16 @@ def _run_engine(
         raise Failed(str(refused[0]))
 
 
-def _run_metrics(
+def _run_door(
     settings: Config,
     bound: dict[str, list[socket.socket]],
     parent: socket.socket,
     engine: socket.socket | None,
 ) -> int:
-    from streamd.processes.metrics import serve_metrics  # noqa: PLC0415 - only where it is on
+    from streamd.processes.doors import serve_ports  # noqa: PLC0415 - only where it is on
 
     assert engine is not None  # noqa: S101 - doors have their way to it
-    trio.run(serve_metrics, settings, bound, parent, engine)
+    trio.run(serve_ports, settings, bound, parent, engine)
     return 0
 
 

@@ -3,7 +3,7 @@
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
-from streamd.operations.rights import MONITORING, TAGS, Right, TagHolder
+from streamd.operations.rights import DOOR, MONITORING, TAGS, Right, TagHolder
 
 
 class Caller(TagHolder):
@@ -61,7 +61,7 @@ class DoorCaller(Caller):
 
     def has_tag(self, tag: str) -> bool:
         """See Caller."""
-        return tag == MONITORING
+        return tag in (MONITORING, DOOR)
 
 
 class _TaggedRights(Rights):

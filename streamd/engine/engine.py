@@ -22,7 +22,14 @@ from streamd.broker.catalog.writer import Check
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine.caller import Caller
 from streamd.engine.registry import ConnectionRegistry
-from streamd.operations.declaration import Allowed, Enter, Operation, Tagged
+from streamd.operations.declaration import (
+    ADMINISTRATORS,
+    WATCHERS,
+    Allowed,
+    Enter,
+    Operation,
+    Tagged,
+)
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
 
@@ -126,7 +133,7 @@ def _check(caller: Caller, request: Operation[Any]) -> None:
             if unless and getattr(request, unless) == caller.name and not caller.account.ended:
                 return
             if not any(map(caller.has_tag, tags)):
-                caller.require_administrator() if len(tags) == 1 else caller.require_all()
+                _refuse(caller, tags)
         case Enter():
             caller.require_host(request.vhost)  # type: ignore[attr-defined]
         case Allowed(right, field):
@@ -134,6 +141,14 @@ def _check(caller: Caller, request: Operation[Any]) -> None:
         case None:
             if caller.account.ended:
                 raise Refused(Reason.ACCESS_REFUSED, caller.account.ended)
+
+
+def _refuse(caller: Caller, tags: tuple[str, ...]) -> None:
+    if tags == ADMINISTRATORS.tags:
+        caller.require_administrator()
+    elif tags == WATCHERS.tags:
+        caller.require_all()
+    raise Refused(Reason.ACCESS_REFUSED, f"{caller.name} is no door of this server")
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class Figures:
             f.GetServerFigures: self._server,
             f.ListStreamFigures: self._streams,
             f.ListExchangeFigures: self._exchanges,
+            f.CountRefusals: self._count_refusals,
         }
 
     async def _server(self, _call: Call, _request: f.GetServerFigures) -> f.ServerFigures:
@@ -94,6 +95,9 @@ class Figures:
             protocols={name: _protocol(traffic.protocol(name)) for name in PROTOCOLS},
             virtual_hosts=tuple(broker.virtual_hosts),
         )
+
+    async def _count_refusals(self, _call: Call, request: f.CountRefusals) -> None:
+        self._broker.traffic.http_refused.update(request.counts)
 
     async def _streams(self, _call: Call, request: f.ListStreamFigures) -> f.AllStreams:
         clients = await self._clients()

@@ -29,14 +29,15 @@ class Service(NamedTuple):
         now_ms: the wall clock.
     """
 
-    broker: Broker
-    directory: UserDirectory
-    connections: ConnectionRegistry
-    engine: Engine
-    listeners: Callable[[], list[tuple[str, Address]]]
     link: EngineLink
     refused: Counter[str]
     now_ms: Callable[[], int]
+    # In one process with the engine, until the last path asks it instead.
+    broker: Broker = None  # type: ignore[assignment]
+    directory: UserDirectory = None  # type: ignore[assignment]
+    connections: ConnectionRegistry = None  # type: ignore[assignment]
+    engine: Engine = None  # type: ignore[assignment]
+    listeners: Callable[[], list[tuple[str, Address]]] = None  # type: ignore[assignment]
 
     async def ask(self, request: Request, operation: Operation[Answer]) -> Answer:
         """Have an operation carried out for the user behind a request.

@@ -215,14 +215,15 @@ class Scrapes:
     Args:
         ask: asks the engine for what it has counted.
         node: the name of the server.
+        refused: gets the number of scrapes that were refused, as "scrapes".
 
     Attributes:
-        refused: scrapes, and requests and connections of those who scrape, that were refused.
+        refused: see above.
     """
 
-    def __init__(self, ask: Ask, node: str) -> None:
+    def __init__(self, ask: Ask, node: str, refused: Counter[str]) -> None:
         self._ask, self._node = ask, node
-        self.refused: Counter[str] = Counter()
+        self.refused = refused
         self._faults: Counter[str] = Counter()
         self._turn = trio.Lock()
         self._num_waiting = 0
@@ -261,7 +262,7 @@ class Scrapes:
         begun_at = trio.current_time()
         page = _Page()
         server = await self._ask(GetServerFigures())
-        asked = Asked(server, self._node, query.endpoint, self._faults, self.refused)
+        asked = Asked(server, self._node, query.endpoint, self._faults)
         if query.endpoint == DETAILED and any(query.wants(m.family.groups) for m in CLUSTER):
             exchanges = await self._ask(ListExchangeFigures())
             asked = asked._replace(exchanges=exchanges)

@@ -35,7 +35,6 @@ class Asked(NamedTuple):
         node: its name.
         endpoint: AGGREGATED, PER_OBJECT or DETAILED.
         faults: failures in making metrics, here.
-        refused: scrapes and connections that were refused here, by why.
         exchanges: of all virtual hosts, where they are asked for.
     """
 
@@ -43,7 +42,6 @@ class Asked(NamedTuple):
     node: str
     endpoint: str
     faults: Mapping[str, int]
-    refused: Mapping[str, int]
     exchanges: Sequence[ExchangeFigures] = ()
 
 
@@ -616,7 +614,7 @@ OWN = (
         "HTTP requests and connections that were refused: those of foreign pages (browser), for "
         "want of room (connections), scrapes that had to wait for too many others (scrapes)",
         "reason",
-        lambda a: _both(dict.fromkeys(REFUSALS, 0), a.server.http_refused, a.refused),
+        lambda a: _both(dict.fromkeys(REFUSALS, 0), a.server.http_refused),
     ),
     _counted(
         "errors_total",

@@ -5,7 +5,7 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 import msgspec
 
 from streamd.operations.names import Name
-from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right
+from streamd.operations.rights import ADMINISTRATOR, DOOR, MONITORING, Right
 
 Answer = TypeVar("Answer")
 
@@ -47,6 +47,7 @@ Need: TypeAlias = Tagged | Enter | Allowed
 
 ADMINISTRATORS = Tagged((ADMINISTRATOR,))
 WATCHERS = Tagged((MONITORING, ADMINISTRATOR))
+DOORS = Tagged((DOOR,))
 
 
 class Operation(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):

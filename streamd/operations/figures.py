@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.operations.declaration import WATCHERS, Operation
+from streamd.operations.declaration import DOORS, WATCHERS, Operation
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus
 
@@ -254,3 +254,17 @@ class ListExchangeFigures(Operation[list[ExchangeFigures]], frozen=True, kw_only
 
     NAME = "figures.exchanges"
     NEEDS = WATCHERS
+
+
+class CountRefusals(Operation[None], frozen=True, kw_only=True):
+    """Count requests and connections over HTTP that a door has refused.
+
+    Attributes:
+        counts: since the last time, by why.
+    """
+
+    NAME = "refusals.count"
+    NEEDS = DOORS
+    CHANGES = True
+
+    counts: dict[str, int]

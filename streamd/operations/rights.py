@@ -10,6 +10,7 @@ ADMINISTRATOR = "administrator"
 MONITORING = "monitoring"
 POLICYMAKER = "policymaker"
 MANAGEMENT = "management"
+DOOR = "door"  # of doors alone
 TAGS = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT)  # each lets in over HTTP
 LOOPBACK_ONLY = "guest"  # the user whose password everybody knows
 

@@ -24,7 +24,8 @@ CONTAINED = {
     "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
     "streamd/connections/doorway.py": "within the guarded task that serves a door",
-    "streamd/processes/metrics.py": "a process of its own, which the parent begins anew",
+    "streamd/hop/door.py": "the other end of it",
+    "streamd/processes/doors.py": "a process of its own, which the parent begins anew",
     "streamd/net/poller.py": "tasks of the rounds, which run as long as the server",
     "streamd/http_api/found_messages.py": "within a request",
     "streamd/http_api/queues.py": "within a request",
@@ -90,7 +91,7 @@ ELSEWHERE = {
     "opening a log",  # is the fault of its stream: test_lifecycle.py
     "following the tier",  # of a read-only server: tier/test_follower.py
     "serving HTTP",  # needs sockets: tests/e2e/test_serve.py
-    "serving metrics",  # the same
+    "serving a door",  # needs somebody who asks: tests/hop
     "waiting for room on the disk",  # needs a full disk: test_lifecycle.py
 }
 

@@ -4,6 +4,7 @@ import gzip
 import logging
 import math
 import re
+from collections import Counter
 from functools import partial
 from hashlib import sha256
 
@@ -175,7 +176,7 @@ async def test_with_a_login(tmp_path: pytest.TempPathFactory) -> None:
 
 def scrapes_of(server: Harness) -> Scrapes:
     door = DoorCaller(server.server.directory, "metrics")
-    return Scrapes(partial(server.server.engine.ask, door), "n")
+    return Scrapes(partial(server.server.engine.ask, door), "n", Counter())
 
 
 async def test_those_who_wait_for_the_same_share_it(
