@@ -35,8 +35,8 @@ from segments.store.manifest import Manifest, decode_manifest
 from segments.store.object_store import TierError
 from segments.tier.planning import next_unstored
 from streamd.broker.catalog.catalog import Catalog
-from streamd.broker.streams.key_worker import WorkerDied
 from streamd.net import threads
+from streamd.net.worker import WorkerDied
 from tests.broker.tier.support import tiered
 from tests.churn.clients import Client, Sizes, World
 from tests.churn.doors import DOORS

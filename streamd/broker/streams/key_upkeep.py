@@ -30,10 +30,10 @@ from segments.derived.key_schedule import (
 )
 from segments.derived.key_worker import Answer
 from segments.segment import KEYS_SUFFIX, KeyState, Segment
-from streamd.broker.streams.key_worker import WorkerDied
 from streamd.broker.streams.log_maintenance import LogMaintenance
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.net.worker import WorkerDied
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from segments.derived.key_worker import Answer, encode_job, work
 from segments.segment import KeyState
 from streamd.broker.streams import key_upkeep, log_keeper
 from streamd.broker.streams.key_upkeep import KeyUpkeep
-from streamd.broker.streams.key_worker import KeyWorker, WorkerDied
+from streamd.broker.streams.key_worker import KeyWorker
+from streamd.net.worker import WorkerDied
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.segments.derived.test_key_files import chunks_with, message

@@ -17,7 +17,8 @@ from segments.derived.key_schedule import adopt, next_task
 from segments.derived.key_worker import Answer
 from segments.keys.index import Place
 from streamd.broker.streams import key_worker
-from streamd.broker.streams.key_worker import KeyWorker, WorkerDied
+from streamd.broker.streams.key_worker import KeyWorker
+from streamd.net.worker import WorkerDied
 from tests.segments.derived.test_key_files import chunks_with, message
 from tests.support.logs import append
 
@@ -149,7 +150,7 @@ async def test_one_for_which_there_is_no_room_now(
 async def test_one_that_answers_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    program = f"import sys; input(); sys.stdout.buffer.write({said} + b'\\n')"
+    program = f"from streamd.net.worker import serve; serve(lambda *_: {said}, 0)"
     monkeypatch.setattr(key_worker, "_PROGRAM", program)
     worker = KeyWorker()
     with pytest.raises(WorkerDied, match="something else"):

@@ -1,8 +1,6 @@
 """Key files of sealed segments and of one that grows, and whatever the device makes of them."""
 
 import copy
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -463,16 +461,6 @@ class TestTheProcess:
         assert "No such file" in work(encode_job(missing)).fault
         damaged = task.job._replace(end=task.job.end._replace(num_chunks=9))
         assert work(encode_job(damaged)).fault == "the segment is damaged"
-        assert work(b"[1]\n").is_bug
+        assert work(b"[1]").is_bug
         assert decode_answer(b'["x", true, false, false]') == Answer("x", is_temporary=True)
         log.close()
-
-    def test_a_system_that_refuses_another_priority(self) -> None:
-        program = (
-            "import os; from segments.derived import key_worker\n"
-            "def nice(_): raise PermissionError\n"
-            "os.nice = nice; key_worker.main()"
-        )
-        command = [sys.executable, "-c", program]
-        ended = subprocess.run(command, input=b"[1]\n", capture_output=True, check=False)
-        assert (ended.returncode, ended.stderr) == (0, b"")
