@@ -181,6 +181,13 @@ class OsFile:
         with _refusals("open", path):
             self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
 
+    @classmethod
+    def of(cls, descriptor: int, path: str) -> "OsFile":
+        """One that is open already, and is closed with this."""
+        file = cls.__new__(cls)
+        file._fd, file.path = descriptor, path  # noqa: SLF001 - its own
+        return file
+
     def size(self) -> int:  # noqa: D102 - see File
         with _refusals("look at", self.path):
             return os.fstat(self._fd).st_size

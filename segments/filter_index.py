@@ -116,6 +116,19 @@ class FilterIndex:
         """Ordinals of those of some chunks that hold a key."""
         return _within(self.postings.get(key, ()), chunks)
 
+    def part(self, keys: Collection[bytes], most: int) -> "FilterIndex | None":
+        """What it says of some keys, as it is now, without the places of chunks.
+
+        None where that are more than so many ordinals.
+        """
+        found = {key: self.postings[key] for key in keys if key in self.postings}
+        if len(self.uncertain) + sum(map(len, found.values())) > most:
+            return None
+        part = FilterIndex()
+        part.uncertain = self.uncertain[:]
+        part.postings = {key: ordinals[:] for key, ordinals in found.items()}
+        return part
+
     def extend(self, later: "FilterIndex") -> None:
         """Add all chunks of an index that goes on where this one ends."""
         base = len(self.positions)

@@ -271,8 +271,7 @@ class Segment:
             file.read(FILE_HEADER_SIZE, 0)
             found = self.size, self.next_offset
         damage = Damage(position, found[0], offset, found[1])
-        self.damage[position] = damage
-        self._report(self, damage)
+        self.note_damage(damage)
         return damage
 
     def _after_chunk(self, file: Readable, position: int, offset: int) -> tuple[int, int] | None:
@@ -317,7 +316,10 @@ class Segment:
             if last < index.num_records:
                 following = index.record(last)
                 behind = (following.position, following.chunk_id)
-        damage = Damage(record.position, behind[0], record.chunk_id, behind[1])
+        self.note_damage(Damage(record.position, behind[0], record.chunk_id, behind[1]))
+
+    def note_damage(self, damage: Damage) -> None:
+        """Readers step over this from now on."""
         if self.damage.get(damage.position) != damage:
             self.damage[damage.position] = damage
             self._report(self, damage)

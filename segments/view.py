@@ -37,40 +37,42 @@ from segments.segment import (
 _MOST_LOOKS = 1_000  # each takes milliseconds, and a file comes or goes a few times in a second
 
 
-class _Part:
-    """The beginning of a file that somebody else closes; see disk.File."""
+class Part:
+    """The beginning of a file that somebody else closes; see disk.File. It cannot be changed."""
 
     def __init__(self, file: File) -> None:
         self.path, self._file = file.path, file
         self._size: int | None = None
 
     def end_at(self, size: int) -> None:
+        """Show so many bytes of it."""
         self._size = size
 
-    def size(self) -> int:
+    def size(self) -> int:  # noqa: D102 - see File
         return self._file.size() if self._size is None else self._size
 
-    def read(self, size: int, position: int) -> bytes:
+    def read(self, size: int, position: int) -> bytes:  # noqa: D102 - see File
         if self._size is not None:
             size = max(0, min(size, self._size - position))
         return self._file.read(size, position)
 
-    def write(self, parts: Sequence[Buffer], position: int) -> int:  # noqa: ARG002
+    def write(self, parts: Sequence[Buffer], position: int) -> int:  # noqa: ARG002, D102 - see File
         raise _refusal(self.path)
 
-    def truncate(self, size: int) -> None:  # noqa: ARG002
+    def truncate(self, size: int) -> None:  # noqa: ARG002, D102 - see File
         raise _refusal(self.path)
 
-    def sync(self) -> None:
+    def sync(self) -> None:  # noqa: D102 - see File
         raise _refusal(self.path)
 
-    def fileno(self) -> int:
+    def fileno(self) -> int:  # noqa: D102 - see File
         return self._file.fileno()
 
     def close(self) -> None:
-        pass
+        """Nothing: it may be opened again."""
 
     def close_file(self) -> None:
+        """Release the descriptor."""
         self._file.close()
 
 
@@ -78,7 +80,32 @@ def _refusal(path: str) -> StorageError:
     return StorageError("change", path, OSError(errno.EROFS, "a view changes nothing"))
 
 
-class View:
+class ReadOnlyDisk:
+    """What is refused by a Disk of which can only be read."""
+
+    def create(self, path: str) -> File:  # noqa: D102 - see Disk
+        raise _refusal(path)
+
+    def make_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
+        raise _refusal(folder)
+
+    def remove(self, path: str) -> None:  # noqa: D102 - see Disk
+        raise _refusal(path)
+
+    def remove_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
+        raise _refusal(folder)
+
+    def rename(self, old: str, new: str) -> None:  # noqa: ARG002, D102 - see Disk
+        raise _refusal(old)
+
+    def lock(self, folder: str) -> Lock:  # noqa: D102 - see Disk
+        raise _refusal(folder)
+
+    def sync_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
+        raise _refusal(folder)
+
+
+class View(ReadOnlyDisk):
     """See above: a Disk with one folder, from which can be read; a context manager.
 
     Raises:
@@ -87,7 +114,7 @@ class View:
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk, self._folder = disk, folder
-        self._files: dict[str, _Part] = {}
+        self._files: dict[str, Part] = {}
         for _ in range(_MOST_LOOKS):
             with ExitStack() as failed:
                 failed.callback(self.close)
@@ -103,7 +130,7 @@ class View:
         for name in names:
             path = str(PurePath(self._folder, name))
             try:
-                self._files[name] = _Part(self._disk.open(path, writable=False))
+                self._files[name] = Part(self._disk.open(path, writable=False))
             except StorageError as error:
                 if error.is_missing:
                     return False
@@ -176,7 +203,7 @@ class View:
         while self._files:
             self._files.popitem()[1].close_file()
 
-    def open(self, path: str, *, writable: bool) -> _Part:  # noqa: D102 - see Disk
+    def open(self, path: str, *, writable: bool) -> Part:  # noqa: D102 - see Disk
         if writable:
             raise _refusal(path)
         found = self._files.get(PurePath(path).name)
@@ -189,24 +216,3 @@ class View:
 
     def boot(self) -> str:  # noqa: D102 - see Disk
         return self._disk.boot()
-
-    def create(self, path: str) -> File:  # noqa: D102 - see Disk
-        raise _refusal(path)
-
-    def make_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
-        raise _refusal(folder)
-
-    def remove(self, path: str) -> None:  # noqa: D102 - see Disk
-        raise _refusal(path)
-
-    def remove_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
-        raise _refusal(folder)
-
-    def rename(self, old: str, new: str) -> None:  # noqa: ARG002, D102 - see Disk
-        raise _refusal(old)
-
-    def lock(self, folder: str) -> Lock:  # noqa: D102 - see Disk
-        raise _refusal(folder)
-
-    def sync_folder(self, folder: str) -> None:  # noqa: D102 - see Disk
-        raise _refusal(folder)

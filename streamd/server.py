@@ -34,6 +34,7 @@ from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
+from streamd.broker.search_places import Place
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.log_keeper import LOGS_SHARE, descriptor_limit
@@ -303,6 +304,7 @@ async def serve(
     now_ms: Callable[[], int] = wall_clock_ms,
     bound: dict[str, list[socket.socket]] | None = None,
     outside: Collection[str] = (),
+    search_place: Place | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set; connections then get the answers that are due to them.
@@ -312,6 +314,7 @@ async def serve(
         stop: ends the server in order; None serves until cancelled.
         bound: sockets that listen already; None binds them.
         outside: settings of the ports that other processes serve.
+        search_place: see Broker.
         now_ms: the wall clock.
         task_status: gets the running server, once its addresses are known.
 
@@ -327,7 +330,10 @@ async def serve(
         endpoints = _endpoints(bound)
         for listener in (one for endpoint in endpoints for one in endpoint.listeners):
             sockets.push_async_callback(listener.aclose)
-        async with open_server(config, now_ms) as server, trio.open_nursery() as connections:
+        async with (
+            open_server(config, now_ms, search_place) as server,
+            trio.open_nursery() as connections,
+        ):
             server.addresses.update(addresses_of(bound))
             server.certificates = certificates
             async with trio.open_nursery() as listening:
@@ -369,9 +375,16 @@ async def _start_http(
 
 @asynccontextmanager
 async def open_server(
-    config: Config, now_ms: Callable[[], int] = wall_clock_ms
+    config: Config,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    search_place: Place | None = None,
 ) -> AsyncIterator[Server]:
     """A server over the data folder, without a listener.
+
+    Args:
+        config: settings.
+        now_ms: the wall clock.
+        search_place: see Broker.
 
     Raises:
         StartError: the data folder cannot be used.
@@ -389,7 +402,7 @@ async def open_server(
             raise StartError(str(error)) from error
         except Refused as refused:
             raise StartError(refused.details) from refused
-        async with _open_broker(config, writer, now_ms, identity, follower) as broker:
+        async with _open_broker(config, writer, now_ms, identity, follower, search_place) as broker:
             await broker.open(contents)
             if follower is not None:
                 follower.begin(broker, directory)
@@ -437,6 +450,7 @@ async def _open_broker(
     now_ms: Callable[[], int],
     identity: Identity,
     follower: Follower | None,
+    search_place: Place | None,
 ) -> AsyncIterator[Broker]:
     """A broker with its tasks; it is closed when the last of them, and its thread, has ended."""
     flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
@@ -448,6 +462,7 @@ async def _open_broker(
                 has_tier=bool(config.tier),
                 identity=identity,
                 cache_bytes=_cache_bytes(config),
+                search_place=search_place,
                 make_tier=_tier_maker(config, identity, now_ms),
                 follower=follower,
             )

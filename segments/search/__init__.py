@@ -16,7 +16,6 @@ from segments.search.page import (
     Steps,
     StreamIsGone,
     TooLarge,
-    Work,
 )
 from segments.search.request import BadSearch, SearchRequest
 from segments.search.search import Search, run
@@ -37,6 +36,5 @@ __all__ = [
     "Steps",
     "StreamIsGone",
     "TooLarge",
-    "Work",
     "run",
 ]

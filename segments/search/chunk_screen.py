@@ -50,6 +50,13 @@ class ChunkTest:
         self.matchers.append(ChunkMatcher(values, match_unfiltered=match_unfiltered))
 
     @property
+    def values(self) -> frozenset[bytes] | None:
+        """All that `choose` looks for in a filter index; None where it needs none."""
+        clauses = [clause for matcher in self.matchers for clause in matcher.clauses]
+        marks = (clause.mark for clause in clauses if clause.mark is not None)
+        return frozenset(marks).union(*(one.keys for one in clauses)) if clauses else None
+
+    @property
     def num_at_once(self) -> int:
         """How many chunks `choose` may be asked about in one go."""
         return chunks_at_once(self.matchers)

@@ -1,27 +1,21 @@
 """Searching the messages of a chunk."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 from segments import codec, compression
-from segments.codec import ChunkHeader, Entry
+from segments.codec import ChunkHeader
 from segments.errors import FormatError
 from segments.keys.extraction import KeyExtractor
 from segments.search.message_matcher import MessageTest
-from segments.search.page import Step, Steps
+from segments.search.page import Steps
 from segments.search.progress import Progress
 from segments.search.request import SearchRequest
-from segments.search.work import done
 from segments.selector.message_slices import body_at, holding
 from segments.selector.selector import SCREEN_SHARE
 
 _STEP_UNITS = 1_500  # of selector/cost.py, some 0.2 ms
-_LARGE = 32 << 10  # bytes of a message that is tested in a thread: it may have many properties
-_WORK_UNITS = 100_000  # of messages that are tested there together
-_STEP_RECORDS = 5_000  # whose lengths are read in a step; usual chunks have no more
-_STEP_SCREEN_BYTES = 4 << 20  # in which patterns are looked for in a step, once for each
 
 
 class MessageSearch:
@@ -50,34 +44,29 @@ class MessageSearch:
         """
         first = max(self._progress.low, header.chunk_id) - header.chunk_id
         last = min(self._progress.high, header.next_offset) - header.chunk_id
-        if header.num_records <= _STEP_RECORDS:
-            ends = codec.simple_ends(data)
-        else:
-            ends = yield from done(codec.simple_ends, data)
+        ends = codec.simple_ends(data)
         if ends is None:
             yield from self._search_packed(header, data, first, last)
             return
         if len(ends) != header.num_records:
             raise FormatError("the chunk does not hold the messages that its header counts")
         if keys is None and self._test.has_many:
-            keys = yield from self._keys_in(data)
+            keys = self._keys_in(data)
         at: list[int] | None = None
         screen = self._test.screen if keys is None else self._test.screen_of(keys)
         if screen is not None:
-            look = screen.places, (data, len(ends) // SCREEN_SHARE)
-            is_short = len(screen.patterns) * len(data) <= _STEP_SCREEN_BYTES
-            at = look[0](*look[1]) if is_short else (yield from done(look[0], *look[1]))
+            at = screen.places(data, len(ends) // SCREEN_SHARE)
         places: Sequence[int] = range(first, last)
         if at is not None:
             places = [place for place in holding(ends, at) if first <= place < last] if at else ()
         self._progress.looked_at.messages_screened += last - first - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
 
-    def _keys_in(self, data: bytes) -> Generator[Step, Any, int | None]:
+    def _keys_in(self, data: bytes) -> int | None:
         """Which of many keys a chunk may have; None where that is not known."""
         if self._extractor is None:
             self._extractor = KeyExtractor(self._request.properties)
-        prints: set[int] | None = yield from done(self._extractor.prints, data)
+        prints = self._extractor.prints(data)
         if prints is None:
             return None
         wanted = enumerate(self._test.prints())
@@ -88,7 +77,7 @@ class MessageSearch:
 
         Publishers pack batches, so one that cannot be unpacked is no reason to leave out others.
         """
-        entries = yield from done(list, codec.walk_entries(data))
+        entries = list(codec.walk_entries(data))
         begins = [0, *accumulate(entry.num_records for entry in entries)]
         if begins[-1] != header.num_records:
             raise FormatError("the chunk does not hold the messages that its header counts")
@@ -97,6 +86,7 @@ class MessageSearch:
             begin, end = max(first, begins[number]), min(last, begins[number + 1])
             if begin >= end:
                 continue
+            yield None
             if has_begun and self._progress.is_over:
                 self._progress.stop_at(
                     header.chunk_id + (end - 1 if self._request.newest else begin)
@@ -104,7 +94,7 @@ class MessageSearch:
                 break
             has_begun = True
             try:
-                bodies = yield from done(_unpacked, data, entries[number])
+                bodies = list(compression.entry_bodies(data, entries[number]))
             except FormatError:
                 lost += end - begin
                 continue
@@ -125,11 +115,7 @@ class MessageSearch:
         at = 0
         while at < len(order):
             some, bodies = self._some(order, at, body)
-            if len(bodies[0]) < _LARGE and len(bodies[-1]) < _LARGE:
-                selected = self._test.select(bodies)
-            else:
-                selected = yield from done(self._test.select, bodies)
-            for number in selected:
+            for number in self._test.select(bodies):
                 if self._progress.take(header, some[number], number, bodies[number]):
                     self._progress.looked_at.messages_tested += number + 1
                     return
@@ -144,22 +130,16 @@ class MessageSearch:
     def _some(
         self, order: Sequence[int], at: int, body: Callable[[int], bytes]
     ) -> tuple[Sequence[int], list[bytes]]:
-        """The next places, and the messages there; more of them where they are large."""
-        cost, units, most = self._test.cost, 0, _STEP_UNITS
+        """The next places, and the messages there."""
+        cost, units = self._test.cost, 0
         bodies: list[bytes] = []
-        while at + len(bodies) < len(order) and units < most:
+        while at + len(bodies) < len(order) and units < _STEP_UNITS:
             raw = body(order[at + len(bodies)])
             bodies.append(raw)
             units += cost.units(len(raw))
-            if len(bodies) == 1 and len(raw) >= _LARGE:
-                most = _WORK_UNITS
         return order[at : at + len(bodies)], bodies
 
 
 def _nth_behind(bodies: Sequence[bytes], before: int, place: int) -> bytes:
     """The message at a place, where so many are before the first of these."""
     return bodies[place - before]
-
-
-def _unpacked(data: bytes, entry: Entry) -> list[bytes]:
-    return list(compression.entry_bodies(data, entry))

@@ -1,6 +1,6 @@
 """What a search gives, step by step and at its end, and what it may cost."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -17,13 +17,6 @@ class TooLarge(SegmentsError):
 
 class StreamIsGone(SegmentsError):
     """The stream was deleted while it was searched."""
-
-
-class Work(NamedTuple):
-    """Something that may take long; its result is to be sent back."""
-
-    do: Callable[..., Any]
-    arguments: tuple[Any, ...]
 
 
 class KeysUnknown(NamedTuple):
@@ -135,5 +128,5 @@ class Page(NamedTuple):
     end: int
 
 
-Step: TypeAlias = Work | KeysUnknown | Missing | None
+Step: TypeAlias = KeysUnknown | Missing | None
 Steps: TypeAlias = Generator[Step, Any, None]

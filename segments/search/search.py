@@ -17,19 +17,17 @@ An index file is derived, and may be wrong. A chunk that is not where it has it,
 where the next begins, is no reason to leave anything out: the headers of the segment are walked
 instead, and what cannot be read then is damage, which readers step over as well.
 
-`steps` yields often: None after a piece of work of some 0.3 ms, so that others have their turn;
-`Work` that may take long, which is to be done somewhere and its result sent back; `KeysUnknown`
-where a file is to be looked at, which `keys_of` would do as well, and block; `Missing` where
-something of a cold segment has to be fetched: its indexes first, then the chunks that they leave,
-several at once. Between two steps
+`steps` yields often: None after a piece of work of some 0.3 ms, where nothing takes long by itself,
+so that it can be ended; `KeysUnknown` where a file is to be looked at, which `keys_of` would do as
+well; `Missing` where something of a cold segment has to be fetched: its indexes first, then the
+chunks that they leave, several at once. Between two steps
 the log may grow, lose segments, or be deleted; the segment that is searched is kept open.
 """
 
-from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Any
+from typing import Protocol
 
 from segments.checksum import crc32
 from segments.chunk_search import (
@@ -47,8 +45,8 @@ from segments.codec import (
 from segments.derived.key_files import keys_of
 from segments.disk import File
 from segments.errors import FormatError, StorageError
+from segments.gaps import Gaps
 from segments.keys import KeyIndex
-from segments.log import Log
 from segments.search.chunk_screen import ChunkTest
 from segments.search.chunk_table import ChunkTable
 from segments.search.message_matcher import MessageTest
@@ -59,16 +57,13 @@ from segments.search.page import (
     Limits,
     Missing,
     Page,
-    Step,
     Steps,
     StreamIsGone,
-    Work,
 )
 from segments.search.progress import Progress
 from segments.search.request import SearchRequest
 from segments.search.span_reader import SpanReader, WrongIndex
 from segments.search.token import NO_CHUNK, BadToken, Token, read_token
-from segments.search.work import done
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KeyState, Segment, read_header
 from segments.store.cache import ColdError, ColdFile, Range
 from segments.tier.plan import Request, merged
@@ -76,6 +71,35 @@ from segments.tier.plan import Request, merged
 _BLOCK = 256  # chunks that are chosen at once
 _SEGMENTS_A_STEP = 100
 _AHEAD_BYTES = 8 << 20  # of a cold segment that are fetched together
+
+
+class SearchedLog(Protocol):
+    """What a search needs of a log; see Log."""
+
+    @property
+    def first_offset(self) -> int:
+        """First offset that is kept."""
+
+    @property
+    def committed_offset(self) -> int:
+        """The offset after the last record that readers may read."""
+
+    @property
+    def gaps(self) -> Gaps:
+        """Offsets in it that no message has."""
+
+    @property
+    def is_closed(self) -> bool:
+        """It was deleted."""
+
+    def segment_holding(self, offset: int) -> Segment:
+        """The segment with `offset`, or the first one after it where none has it."""
+
+    def keeps(self, segment: Segment) -> bool:
+        """It has not been dropped."""
+
+    def request_index(self, segment: Segment) -> None:
+        """Ask for the filter index of this segment."""
 
 
 class Search:
@@ -102,7 +126,7 @@ class Search:
 
     def __init__(
         self,
-        log: Log,
+        log: SearchedLog,
         request: SearchRequest,
         identity: int,
         now_ms: int,
@@ -224,10 +248,9 @@ class Search:
             segment = log.segment_holding(self.progress.high - 1)
             self.progress.high = min(self.progress.high, segment.next_offset)
         else:
-            number = bisect_right(log.segments, self.progress.low, key=lambda s: s.next_offset)
-            if number == len(log.segments):
+            segment = log.segment_holding(self.progress.low)
+            if segment.next_offset <= self.progress.low:
                 return None
-            segment = log.segments[number]
             self.progress.low = max(self.progress.low, segment.base_offset)
         return (
             segment
@@ -311,7 +334,7 @@ class Search:
                     # Anew each time: damage that is found takes chunks out of the table, and the
                     # key index counts them.
                     index = self._key_index(segment)
-                    table = yield from self._table(segment, file, opened)
+                    table = self._table(segment, file, opened)
                     yield from self._walk(segment, file, table, index)
                     self.looked_at.segments_indexed += index is not None
                     return
@@ -336,18 +359,16 @@ class Search:
         has_all = index is not None and set(self._request.properties) <= set(index.properties)
         return index if has_all else None
 
-    def _table(
-        self, segment: Segment, file: File, opened: ExitStack
-    ) -> Generator[Step, Any, ChunkTable]:
+    def _table(self, segment: Segment, file: File, opened: ExitStack) -> ChunkTable:
         """Where the chunks of the segment are."""
         filters = segment.filters
         if segment.damage or segment in self._distrusted:
-            content = yield from done(index_content, segment, file)
+            content = index_content(segment, file)
             if segment in self._distrusted and self._log.keeps(segment):
                 correct_index(segment, content)
             number = (len(content) - FILE_HEADER_SIZE) // INDEX_RECORD_SIZE
             return ChunkTable.of_file(segment, _Content(content), number, is_walked=True)
-        if filters is not None:
+        if filters is not None and len(filters.positions):  # else those are in the index file
             return ChunkTable(segment, filters.positions, filters.chunk_ids, is_certain=True)
         index = segment.open_beside(INDEX_SUFFIX)
         opened.callback(index.close)
@@ -364,8 +385,9 @@ class Search:
         blocks = self._blocks(first, last, index, held)
         for block in reversed(blocks) if self._request.newest else blocks:
             chosen = self._choose(segment, block)
-            spans = list(reader.spans(chosen, is_backward=self._request.newest))
-            for number, span in enumerate(spans):
+            spans = reader.spans(chosen, is_backward=self._request.newest)
+            ahead = list(spans) if isinstance(file, ColdFile) else ()
+            for number, span in enumerate(ahead or spans):
                 if not self._may_hold(span, held):
                     self.looked_at.chunks_skipped_by_keys += len(span)
                     continue
@@ -373,7 +395,7 @@ class Search:
                 if self._must_stop:
                     return
                 if isinstance(file, ColdFile):
-                    yield from self._bring(file, table, spans[number:], held)
+                    yield from self._bring(file, table, ahead[number:], held)
                     if self.progress.is_cut:
                         return
                 yield from self._search_span(segment, reader, span, held)
@@ -565,14 +587,9 @@ def run(search: Search) -> Page:
     Raises:
         SegmentsError: see `Search.steps`.
     """
-    steps = search.steps()
-    result = None
-    while True:
-        try:
-            work = steps.send(result)
-        except StopIteration:
-            return search.page
-        result = work.do(*work.arguments) if isinstance(work, Work) else None
+    for _ in search.steps():
+        pass
+    return search.page
 
 
 def _chunk_at(segment: Segment, offset: int) -> tuple[Place, ChunkHeader | None]:

@@ -18,6 +18,7 @@ from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
+from streamd.broker.search_places import InTurns, Place
 from streamd.broker.searches import Searches
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher, FlushMode
@@ -59,6 +60,7 @@ class Broker:
         identity: who this server is; None where nobody asks.
         follower: makes the folders of streams, where another server writes them.
         cache_bytes: of what was read from the tier, on the disk.
+        search_place: where pages of searches are worked on; default in turns with everything else.
         make_tier: makes what uploads to the tier; None where nothing does.
 
     Attributes:
@@ -88,6 +90,7 @@ class Broker:
         identity: Identity | None = None,
         follower: FolderSource | None = None,
         cache_bytes: int = 1 << 30,
+        search_place: Place | None = None,
         make_tier: Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None = None,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
@@ -104,7 +107,7 @@ class Broker:
         parts = self.supervisor, self.fetcher, catalog
         tier = None if make_tier is None else make_tier(*parts)
         self.tier: TierReports | None = tier
-        self.searches = Searches(now_ms, self.rounds)
+        self.searches = Searches(now_ms, search_place or InTurns())
         self.traffic = Traffic()
         self.history = History(self.traffic, self.streams, now_ms)
         self._resources = ServerResources(
@@ -165,6 +168,7 @@ class Broker:
         start("flushing", resources.flusher.run)
         start("closing logs", resources.keeper.run)
         start("keeping the last hour", self.history.run)
+        start("ending processes that searched", self.searches.place.run)
         self.supervisor.start_once("looking at all streams", self._inspect)
         empty_trash = partial(threads.in_thread, _remove_folders, trash)
         self.supervisor.start_once("emptying the old trash", empty_trash)

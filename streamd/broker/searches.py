@@ -1,9 +1,7 @@
-"""Searching streams for single messages: what is asked in words, and how searches share the loop.
+"""Searching streams for single messages: what is asked in words, and whose turn it is.
 
-A search works in short steps on the event loop, one step of all searches in each of its turns:
-messages that arrive meanwhile wait for some 0.3 ms at most. In a thread it would take the
-interpreter from the loop for up to a millisecond each time, which costs publishers more. What may
-take long, unpacking a compressed batch say, is done in a thread.
+Pages are worked on beside the engine (search_places.py), which gives out places and answers what a
+page asks for of the log (search_session.py). So nothing that is searched for can hold it up.
 """
 
 import logging
@@ -15,22 +13,11 @@ from typing import NamedTuple, TypeAlias
 import mmh3
 import trio
 
-from segments import StorageError
-from segments.search import (
-    BadSearch,
-    BadToken,
-    KeysUnknown,
-    Limits,
-    Missing,
-    Page,
-    Search,
-    SearchRequest,
-    StreamIsGone,
-    TooLarge,
-    Work,
-)
+from segments import Log, StorageError
+from segments.search import BadSearch, Limits, Page, SearchRequest
+from segments.search.handing import Failed, Job, Notes
 from segments.search.request import MAX_LIMIT
-from segments.segment import MAX_OFFSET, Segment
+from segments.segment import MAX_OFFSET
 from segments.selector import (
     TAGS,
     Dialect,
@@ -50,11 +37,11 @@ from streamd.broker.declared.arguments import (
     STRICT,
     filter_properties,
 )
-from streamd.broker.streams.fetcher import AwayError, Demand, NoTierError
+from streamd.broker.search_places import Place
+from streamd.broker.search_session import FETCH_SECONDS, Session
+from streamd.broker.streams.fetcher import AwayError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
-from streamd.net import threads
-from streamd.net.rounds import Rounds
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
@@ -66,14 +53,7 @@ PAGE_BYTES = 1 << 20
 MAX_OF_A_USER = 8  # that wait for their turn, of those that are asked for over HTTP
 MAX_MESSAGE_BYTES = 17 << 20  # that are found: AMQP 0-9-1 publishes 16 MiB, and properties
 READ_BYTES = 1 << 30
-# After some 2 ms of work a search rests for a while, and after each step while there are rounds: a
-# process that never sleeps has to wait for a processor when publishers need it, where other
-# processes want one as well.
-_WORK_A_REST = 512 << 10
-_REST_SECONDS = 0.0005
-_QUIET_STEPS = 16
-_FETCH_SECONDS = 5.0  # that the first thing of a page may take to be fetched
-_TEST_WORK = 256  # of a message that is tested
+_MORE_SECONDS = 30.0  # than it may that a page takes before it is given up
 
 _MANY = frozenset(("key", "property", "filter"))
 _ONE = frozenset(
@@ -107,18 +87,19 @@ class Searches:
 
     Args:
         now_ms: the wall clock.
+        place: where pages are worked on.
 
     Attributes:
+        place: see above.
         num_begun, num_refused: since the start; each page of a search counts.
         num_open: that run at the moment.
         unsent: bytes of answers over HTTP that users have not taken yet.
     """
 
-    def __init__(self, now_ms: Callable[[], int], rounds: Rounds) -> None:
+    def __init__(self, now_ms: Callable[[], int], place: Place) -> None:
         self._now_ms = now_ms
-        self._rounds = rounds
+        self.place = place
         self._places = trio.Semaphore(MAX_SEARCHES)
-        self._turn = trio.Lock()
         self._num_waiting = 0
         self.num_begun = self.num_refused = self.num_open = 0
         self._users: dict[Name, _User] = {}
@@ -173,58 +154,50 @@ class Searches:
             check()
             names = repr((host.name, name, log.life)).encode()
             identity = mmh3.hash64(names, signed=False)[0]
-            try:
-                limits = Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES)
-                arguments = log, asked.request, identity, self._now_ms(), asked.after, limits
-                ends_at = trio.current_time() + seconds
-                search = await stream.retry_cold_read(Search, *arguments, seconds=_FETCH_SECONDS)
-                await self._go_through(search, stream, ends_at)
-                if search.is_away and not search.progress.has_progressed:
-                    raise AwayError(_FETCH_SECONDS)
-                if asked.request.keys:  # it may have found a file that is wrong
-                    stream.life.held.want_keys()
-            except (BadToken, TooLarge) as error:
-                raise _wrong(str(error)) from None
-            except (NoTierError, AwayError) as error:
-                raise Refused(Reason.NOT_AVAILABLE, str(error)) from None
-            except StreamIsGone:
-                raise Refused(Reason.NOT_FOUND, name) from None
-            except StorageError as error:
-                if log.is_closed:  # deleted meanwhile, and its files with it
-                    raise Refused(Reason.NOT_FOUND, name) from None
-                logger.error("stream %s cannot be searched: %s", name, error)
-                raise Refused(Reason.NOT_AVAILABLE, f"{name} cannot be read") from None
+            job = Job(
+                asked.request,
+                identity,
+                self._now_ms(),
+                asked.after,
+                Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES),
+                log.first_offset,
+                log.committed_offset,
+                log.gaps,
+                seconds,
+            )
+            page = await self._page(job, stream, log)
             check()
-        page = search.page
         if page.looked_at.chunks_damaged:
             lost, chunks = page.looked_at.messages_lost, page.looked_at.chunks_damaged
             text = "stream %s: a search has left out %d messages of %d damaged chunks"
             logger.error(text, name, lost, chunks)
         return page
 
-    async def _go_through(self, search: Search, stream: Stream, ends_at: float) -> None:
-        """Do all steps of a search; others have their turn between two."""
-        result: object = None
-        pace = _Pace(search, self._rounds)
-        with (
-            closing(search.steps()) as steps,
-            closing(_Missing(stream, search, ends_at)) as missing,
-        ):
-            while True:
-                async with self._turn:  # over a turn of the loop: so there is one step in each
-                    try:
-                        work = steps.send(result)
-                    except StopIteration:
-                        return
-                    await pace.step_done()
-                result = None
-                if isinstance(work, Work):
-                    result = await threads.compute(work.do, *work.arguments)
-                elif isinstance(work, KeysUnknown):
-                    await missing.load_keys(work.segment)
-                elif isinstance(work, Missing):
-                    result = await missing.fetch(work)
-                search.progress.is_over = trio.current_time() >= ends_at
+    async def _page(self, job: Job, stream: Stream, log: Log) -> Page:
+        with closing(Session(stream, log, job.seconds)) as session:
+            try:
+                with trio.fail_after(job.seconds + FETCH_SECONDS + _MORE_SECONDS):
+                    outcome = await self.place.page(job, session)
+            except trio.TooSlowError:
+                text = "a step of this search takes too long: search for fewer keys, or less SQL"
+                raise Refused(Reason.NOT_AVAILABLE, text) from None
+            except StorageError as error:
+                outcome = Failed(str(error), Notes())
+            await session.take(outcome.notes)
+        if log.is_closed:  # deleted meanwhile, and its files with it
+            raise Refused(Reason.NOT_FOUND, stream.name)
+        if job.request.keys:  # it may have found a file that is wrong
+            stream.life.held.want_keys()
+        if session.fault is not None:
+            raise Refused(Reason.NOT_AVAILABLE, str(session.fault))
+        if isinstance(outcome, Failed):
+            if outcome.is_wrong:
+                raise _wrong(outcome.text)
+            logger.error("stream %s cannot be searched: %s", stream.name, outcome.text)
+            raise Refused(Reason.NOT_AVAILABLE, f"{stream.name} cannot be read")
+        if outcome.is_away and not outcome.has_progressed:
+            raise Refused(Reason.NOT_AVAILABLE, str(AwayError(FETCH_SECONDS)))
+        return outcome.page
 
     async def enter(self) -> None:
         """Take a place; wait for one where there is none.
@@ -273,74 +246,6 @@ class _User:
         return Busy(f"a search of {self._name} is going on, there may be one at a time")
 
 
-class _Pace:
-    """Lets others have their turn after each step of a search, and the search rest now and then.
-
-    Args:
-        rounds: there are more of them while messages are published and consumed.
-    """
-
-    def __init__(self, search: Search, rounds: Rounds) -> None:
-        self._search = search
-        self._rounds = rounds
-        self._seen = rounds.number
-        self._quiet = _QUIET_STEPS
-        self._rest_at = _WORK_A_REST
-
-    async def step_done(self) -> None:
-        """Return when it may go on."""
-        self._quiet = self._quiet + 1 if self._rounds.number == self._seen else 0
-        self._seen = self._rounds.number
-        work = _work_of(self._search)
-        is_due = work >= self._rest_at
-        if is_due or (work >= _WORK_A_REST and self._quiet < _QUIET_STEPS):
-            self._rest_at = work + _WORK_A_REST
-            await trio.sleep(_REST_SECONDS)
-        else:
-            await trio.lowlevel.checkpoint()
-
-
-class _Missing:
-    """Fetches what a search needs of cold segments.
-
-    Args:
-        search: that it is for.
-        ends_at: when the page should end.
-    """
-
-    def __init__(self, stream: Stream, search: Search, ends_at: float) -> None:
-        self._stream = stream
-        self._search = search
-        self._ends_at = ends_at
-        self._demand: Demand | None = None
-
-    async def fetch(self, missing: Missing) -> bool:
-        """Whether it is here in time."""
-        if self._demand is None:
-            self._demand = self._stream.demand()
-        if not missing.is_more:
-            self._demand.release()
-        with trio.move_on_at(self._deadline) as scope:
-            await self._demand.fetch(missing.error, missing.requests)
-        return not scope.cancelled_caught
-
-    async def load_keys(self, segment: Segment) -> None:
-        """Look at the key file of a segment; without it the segment is searched in whole."""
-        with trio.move_on_at(self._deadline):
-            await self._stream.life.held.load_keys(segment)
-
-    @property
-    def _deadline(self) -> float:
-        if self._search.progress.has_progressed:
-            return self._ends_at
-        return max(self._ends_at, trio.current_time() + _FETCH_SECONDS)
-
-    def close(self) -> None:
-        """The page has ended."""
-        if self._demand is not None:
-            self._demand.stop()
-
-
 class _Place:
     """A place among the searches that run."""
 
@@ -352,11 +257,6 @@ class _Place:
 
     async def __aexit__(self, *_: object) -> None:
         self._searches.leave()
-
-
-def _work_of(search: Search) -> int:
-    """The work that a search has been, in bytes that are read and screened."""
-    return search.looked_at.bytes_read + _TEST_WORK * search.looked_at.messages_tested
 
 
 def key_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:

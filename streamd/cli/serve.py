@@ -17,6 +17,7 @@ import click
 import trio
 
 from segments.words import plural
+from streamd.broker.search_places import Beside, Place
 from streamd.cli.common import load_to_stay, log
 from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
@@ -115,8 +116,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--single-process",
     is_flag=True,
-    help="Answer scrapes of the metrics port in the process of the streams, and not in one of "
-    "their own.",
+    help="Answer scrapes of the metrics port, and search, in the process of the streams, and not "
+    "in others beside it.",
 )
 @_with_settings
 def serve(
@@ -168,7 +169,9 @@ def _serve(
     try:
         with bound_ports(settings) as bound, closing(ServiceManager()) as manager:
             outside = [] if is_single else [port for port in METRICS_PORTS if port in bound]
-            _run_all(settings, bound, outside, manager, until_stdin_ends=until_stdin_ends)
+            place = None if is_single else Beside()
+            engine = partial(_run_engine, settings, bound, outside, manager, place)
+            _run_all(settings, bound, outside, engine, until_stdin_ends=until_stdin_ends)
     except StartError as error:
         raise Failed(str(error)) from error
 
@@ -177,7 +180,7 @@ def _run_all(
     settings: Config,
     bound: dict[str, list[socket.socket]],
     outside: Sequence[str],
-    manager: ServiceManager,
+    engine: Callable[..., None],
     *,
     until_stdin_ends: bool,
 ) -> None:
@@ -185,7 +188,6 @@ def _run_all(
     if any(port in bound and port not in outside for port in HTTP_PORTS):
         load_to_stay("streamd.doors")
     gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
-    engine = partial(_run_engine, settings, bound, outside, manager)
     if not outside:
         engine(None, until_stdin_ends=until_stdin_ends)
         return
@@ -229,6 +231,7 @@ def _run_engine(
     bound: dict[str, list[socket.socket]],
     outside: Sequence[str],
     manager: ServiceManager,
+    search_place: Place | None,
     parent: socket.socket | None,
     *,
     until_stdin_ends: bool = False,
@@ -240,6 +243,7 @@ def _run_engine(
         bound: listening sockets by the setting of their port.
         outside: settings of the ports that other processes serve.
         manager: of services.
+        search_place: see Broker.
         parent: the way to it; None where this process is alone.
         until_stdin_ends: stop when stdin ends.
 
@@ -248,7 +252,7 @@ def _run_engine(
     """
     refused: list[BaseException] = []
     try:
-        work = partial(_run, settings, bound, outside, manager, parent)
+        work = partial(_run, settings, bound, outside, manager, search_place, parent)
         trio.run(partial(work, until_stdin_ends=until_stdin_ends))
     except* StartError as group:
         refused += leaves(group)
@@ -295,6 +299,7 @@ async def _run(
     bound: dict[str, list[socket.socket]],
     outside: Sequence[str],
     manager: ServiceManager,
+    search_place: Place | None,
     parent: socket.socket | None,
     *,
     until_stdin_ends: bool,
@@ -306,7 +311,12 @@ async def _run(
             task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
         ) -> None:
             await serve_streams(
-                config, stop=stop, bound=bound, outside=outside, task_status=task_status
+                config,
+                stop=stop,
+                bound=bound,
+                outside=outside,
+                search_place=search_place,
+                task_status=task_status,
             )
             nursery.cancel_scope.cancel()
 

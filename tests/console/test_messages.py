@@ -17,6 +17,7 @@ from segments.message import Message, Properties
 from segments.search import FoundMessage
 from streamd.broker import searches
 from streamd.broker.declared.rows import PermissionRow
+from streamd.broker.search_places import InTurns
 from streamd.console import downloads, messages
 from streamd.console.app import Console
 from streamd.console.message_view import SHOWN_HEX, SHOWN_TEXT, full_of, hex_dump, row_of, visible
@@ -76,8 +77,7 @@ async def browser(peer: Peer, application: tuple[ASGIApp, Console]) -> Visitor:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches rest for long whenever they have done something."""
-    monkeypatch.setattr(searches, "_REST_SECONDS", 2)
-    monkeypatch.setattr(searches, "_WORK_A_REST", 1)
+    monkeypatch.setattr(InTurns, "rest_seconds", 1)
     monkeypatch.setattr("segments.search.span_reader.SPAN_BYTES", 1)
 
 
@@ -741,8 +741,7 @@ async def test_csv_is_no_program(browser: Visitor, peer: Peer) -> None:
 
 
 async def test_one_download_at_a_time(browser: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searches, "_REST_SECONDS", 2)
-    monkeypatch.setattr(searches, "_WORK_A_REST", 1)
+    monkeypatch.setattr(InTurns, "rest_seconds", 2)
     monkeypatch.setattr(messages, "WAIT_SECONDS", 60.0)
     codes = []
 

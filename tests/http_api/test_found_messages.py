@@ -12,8 +12,8 @@ import trio
 from hypothesis import given, strategies as st
 
 from segments.message import Message, Properties
-from streamd.broker import searches
 from streamd.broker.declared.rows import PermissionRow
+from streamd.broker.search_places import InTurns
 from streamd.http_api import messages
 from streamd.http_api.messages import encoded, encoded_in_pieces
 from tests.support.http import Http, add_user
@@ -50,8 +50,7 @@ async def http(server: Harness, peer: Peer) -> Http:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches rest for long whenever they have done something."""
-    monkeypatch.setattr(searches, "_REST_SECONDS", 2)
-    monkeypatch.setattr(searches, "_WORK_A_REST", 1)
+    monkeypatch.setattr(InTurns, "rest_seconds", 2)
 
 
 async def test_what_is_found(http: Http) -> None:

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from clients.connection import ANSWER_SECONDS
-from streamd.broker import searches
+from streamd.broker import search_session
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.auth.test_users import must
@@ -69,7 +69,7 @@ async def test_a_page_where_the_tier_is_away(peer: Peer, server: Harness, store:
     answer = await peer.ask(c.Find, "s", words(sql="region = 'US'"))
     assert answer.code == ResponseCode.STREAM_NOT_AVAILABLE
     assert "the tier" in answer.reason
-    assert trio.current_time() - began_at < 2 * searches._FETCH_SECONDS
+    assert trio.current_time() - began_at < 2 * search_session.FETCH_SECONDS
     store.heal()
     await trio.sleep(60)
     assert await find(peer, "s", key="17") == [17]

@@ -8,9 +8,11 @@ import trio
 
 from segments import StorageError
 from segments.message import Message
-from segments.search import Steps
+from segments.search.handing import Prompt
 from streamd.broker import searches
 from streamd.broker.declared.rows import PermissionRow
+from streamd.broker.search_places import InTurns
+from streamd.broker.search_session import Session
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.server import OK, Harness, Peer, harness
@@ -43,8 +45,7 @@ async def find(peer: Peer, stream: str, *pairs: tuple[str, str], **more: object)
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches rest for long whenever they have done something."""
-    monkeypatch.setattr(searches, "_REST_SECONDS", 30)
-    monkeypatch.setattr(searches, "_WORK_A_REST", 1)
+    monkeypatch.setattr(InTurns, "rest_seconds", 30)
     monkeypatch.setattr("streamd.connections.stream.finding._SECONDS", 10_000)
 
 
@@ -302,15 +303,14 @@ async def test_a_stream_that_is_deleted_while_it_is_searched(reader: Peer, serve
 async def test_a_disk_that_refuses_because_the_stream_is_being_deleted(
     reader: Peer, server: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    goes_on = searches.Search.steps
+    goes_on = Session.now
 
-    def steps(search: searches.Search) -> Steps:
-        try:
-            yield from goes_on(search)
-        except searches.StreamIsGone:
-            raise StorageError("read", "a file", OSError(5, "Input/output error")) from None
+    def now(session: Session, question: Prompt) -> object:
+        if server.host.has_stream("s"):  # type: ignore[arg-type]
+            return goes_on(session, question)
+        raise StorageError("read", "a file", OSError(5, "Input/output error"))
 
-    monkeypatch.setattr(searches.Search, "steps", steps)
+    monkeypatch.setattr(Session, "now", now)
     other = await server.peer()
     await other.send(c.Find(7, "s", ()))
     await trio.sleep(1)

@@ -1,9 +1,13 @@
 """Logs of messages that are remembered, and what a search over them has to find."""
 
+import math
+import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -12,8 +16,12 @@ from hypothesis import strategies as st
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import GZIP, pack
 from segments.derived.filter_files import load_or_build
+from segments.derived.key_files import keys_of
 from segments.message import Message, MessageView, Properties
-from segments.search import FoundMessage, Limits, Page, Search, SearchRequest, Work
+from segments.search import FoundMessage, Limits, Page, Search, SearchRequest
+from segments.search.handed import conduct
+from segments.search.handing import Fetched, Files, Found, Handing, Job, Prompt, Some
+from segments.search.worker import decode, encode, encoder
 from segments.selector import filter_value_of, parse_property
 from tests.support.disk import FaultyDisk
 from tests.support.logs import entry, sub_batch
@@ -250,18 +258,46 @@ def wanted(messages: Sequence[Written], asked: SearchRequest) -> list[int]:
 
 def step(search: Search, *, over_after: int | None = None) -> Page:
     """Do the steps of a search, the budget used up after some."""
-    steps = search.steps()
-    result: Any = None
-    number = 0
+    for number, _ in enumerate(search.steps()):
+        if number + 1 == over_after:
+            search.progress.is_over = True
+    return search.page
+
+
+def handed_page(
+    log: Log, asked: SearchRequest, after: str, limits: Limits, over_after: float
+) -> Page:
+    """A page, all that is asked and answered for it told as to another process."""
+    handing = Handing(log)
+
+    def ask(question: Prompt) -> Any:
+        asked = decode(encoder.encode(question))
+        assert asked == question
+        told, files = encode(handing.answer(asked))  # type: ignore[arg-type] # see above
+        answer, names = pickle.loads(told)
+        assert names == tuple(files)
+        if isinstance(answer, Some):
+            return answer._replace(files=answer.files._replace(files=files))
+        return answer._replace(files=files) if isinstance(answer, Files) else answer
+
+    ends = log.first_offset, log.committed_offset, log.gaps
+    job = Job(asked, IDENTITY, START_MS, after, limits, *ends, over_after)
+    (job, _) = pickle.loads(encode(job)[0])
+    steps, answer = conduct(job, ask, partial(next, count())), None
     while True:
         try:
-            work = steps.send(result)
-        except StopIteration:
-            return search.page
-        result = work.do(*work.arguments) if isinstance(work, Work) else None
-        number += 1
-        if number == over_after:
-            search.progress.is_over = True
+            question = steps.send(answer)  # type: ignore[arg-type] # None at the beginning
+        except StopIteration as end:
+            found = decode(encoder.encode(end.value))
+            assert isinstance(found, Found), found
+            handing.take(found.notes)
+            handing.mend(found.notes)
+            return found.page
+        answer = None
+        if question is not None:
+            base = question.files.base
+            keys_of(next(one for one in log.segments if one.base_offset == base))
+            answer = Fetched(True, (), handing.files(question.files))
 
 
 def pages(
@@ -271,11 +307,10 @@ def pages(
     *,
     over_after: int | None = None,
 ) -> Iterator[Page]:
-    """All pages of a search, one after the other."""
+    """All pages of a search, one after the other, each with what it is handed of the log."""
     after, number = "", 0
     while True:
-        search = Search(log, asked, IDENTITY, START_MS, after, limits)
-        page = step(search, over_after=over_after)
+        page = handed_page(log, asked, after, limits or Limits(), over_after or math.inf)
         yield page
         number += 1
         assert number < 10_000, "a search that never ends"

@@ -18,7 +18,6 @@ from segments.search import (
     Page,
     Search,
     SearchRequest,
-    Work,
     message_matcher,
     message_search,
     search,
@@ -72,9 +71,7 @@ def run(
             bringer.release()
             return searched.page
         result = None
-        if isinstance(work, Work):
-            result = work.do(*work.arguments)
-        elif isinstance(work, KeysUnknown):
+        if isinstance(work, KeysUnknown):
             _load_keys(work, bringer)
         elif isinstance(work, Missing):
             if not work.is_more:
@@ -190,7 +187,7 @@ def test_what_is_left_of_a_truncated_segment_is_found(newest: bool, number: int)
                 work = steps.send(result)
             except StopIteration:
                 break
-            result = work.do(*work.arguments) if isinstance(work, Work) else None
+            result = None
             if not isinstance(work, Missing):
                 continue
             if number == 0:

@@ -44,7 +44,6 @@ def small_pieces() -> Iterator[None]:
         patch.setattr(search, "_BLOCK", 2)
         patch.setattr(span_reader, "SPAN_BYTES", 1_500)
         patch.setattr(message_search, "_STEP_UNITS", 60)
-        patch.setattr(message_search, "_STEP_RECORDS", 4)
         patch.setattr(message_matcher, "_MANY", 3)
         patch.setattr(message_matcher, "_MOST_SCREENS", 2)
         yield
