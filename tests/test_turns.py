@@ -22,10 +22,10 @@ from segments.disk import OsDisk
 from segments.message import Message
 from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
-from streamd.broker.declared.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.tier import index_files
 from streamd.operations.names import stream_folder
+from streamd.operations.routing import NO_HEADERS, Binding, ExchangeRow
 from streamd.operations.tier_reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame

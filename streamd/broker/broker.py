@@ -14,7 +14,6 @@ from segments.errors import SegmentsError
 from segments.store.cache import TierCache
 from streamd.broker.catalog.catalog import Change, Contents
 from streamd.broker.catalog.writer import CatalogWriter, Turn
-from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
@@ -40,6 +39,7 @@ from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import NoSuch
 from streamd.operations.names import Name, stream_folder
+from streamd.operations.routing import Binding, ExchangeRow
 from streamd.operations.tier_reports import TierReports
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,6 @@ from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
-from streamd.broker.routing.rules import as_super_stream
 from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.streams.flusher import FlushMode
 from streamd.broker.streams.groups import Groups
@@ -44,6 +43,7 @@ from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
+from streamd.operations.routing import as_super_stream
 
 logger = logging.getLogger(__name__)
 

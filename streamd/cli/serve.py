@@ -21,6 +21,7 @@ from streamd.broker.search_places import Beside, Place
 from streamd.cli.common import load_to_stay, log
 from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
+from streamd.cli.log_writer import written_apart
 from streamd.cli.pipes import read_some
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import (
@@ -253,7 +254,8 @@ def _run_engine(
     refused: list[BaseException] = []
     try:
         work = partial(_run, settings, bound, outside, manager, search_place, parent)
-        trio.run(partial(work, until_stdin_ends=until_stdin_ends))
+        with written_apart():
+            trio.run(partial(work, until_stdin_ends=until_stdin_ends))
     except* StartError as group:
         refused += leaves(group)
     except* Exception:
@@ -272,7 +274,8 @@ def _run_door(
     from streamd.processes.doors import serve_ports  # noqa: PLC0415 - only where it is on
 
     assert engine is not None  # noqa: S101 - doors have their way to it
-    trio.run(serve_ports, settings, bound, parent, engine)
+    with written_apart():
+        trio.run(serve_ports, settings, bound, parent, engine)
     return 0
 
 

@@ -117,7 +117,7 @@ class Doorway:
                 raise HopError(f"{type(message).__name__} is for doors")
 
     async def _answer(self, ask: Ask) -> None:
-        answer: FromEngine = Failed(ask.number, "", "", is_missing=False)
+        answer: FromEngine = Failed(ask.number, "", "")
         with self._asked[ask.number] as scope:
             try:
                 answer = Answered(ask.number, await self._carry_out(ask))
@@ -165,7 +165,7 @@ class Doorway:
                 self._traffic.logins_refused += 1
         except Exception:
             logger.exception("letting %s in has failed", enter.name[:40])
-            answer = Failed(enter.number, "", "", is_missing=False)
+            answer = Failed(enter.number, "", "")
         finally:
             self._room.release()
         await self._send(answer)
@@ -191,7 +191,7 @@ class Doorway:
             data = frame(message)
         except HopError as error:
             assert isinstance(message, Answered)  # noqa: S101 - nothing else is large
-            data = frame(Failed(message.number, Reason.INTERNAL_ERROR.name, str(error), False))
+            data = frame(Failed(message.number, Reason.INTERNAL_ERROR.name, str(error)))
         async with self._sending:
             try:
                 await self._stream.send_all(data)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.routing.rules import ReservedName
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
 from streamd.engine import Caller
 from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest
-from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.errors import NoSuch, Reason, Refused, ReservedName
 from streamd.operations.names import Name
 
 BAD_REQUEST = 400

@@ -9,8 +9,6 @@ from starlette.responses import Response
 
 from segments.words import plural
 from streamd.auth.users import Rights
-from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
-from streamd.broker.routing.rules import ALTERNATE, DEFAULT_EXCHANGE, SUPER_STREAM
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console.administering import (
     BAD_REQUEST,
@@ -39,6 +37,14 @@ from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
+from streamd.operations.routing import (
+    ALTERNATE,
+    DEFAULT_EXCHANGE,
+    SUPER_STREAM,
+    Binding,
+    ExchangeRow,
+    ExchangeType,
+)
 
 _ONE = "/exchanges/{vhost}/{name}"
 _EXCHANGES_A_TURN = 50

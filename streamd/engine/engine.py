@@ -29,6 +29,7 @@ from streamd.operations.declaration import (
     Enter,
     Operation,
     Tagged,
+    needs_of,
 )
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
@@ -111,9 +112,8 @@ class Engine:
                     answer: Answer = await handler(Call(caller, check), request)
                     return answer
         except Refused as refused:
-            if refused.reason is Reason.ACCESS_REFUSED and isinstance(
-                request.NEEDS, Enter | Allowed
-            ):
+            is_of_host = any(isinstance(need, Enter | Allowed) for need in needs_of(request))
+            if refused.reason is Reason.ACCESS_REFUSED and is_of_host:
                 self._require_there(caller, request.vhost)  # type: ignore[attr-defined]
             raise
 
@@ -128,19 +128,18 @@ class Engine:
 
 def _check(caller: Caller, request: Operation[Any]) -> None:
     """Raise Refused unless the caller may ask for this now."""
-    match request.NEEDS:
-        case Tagged(tags, unless):
-            if unless and getattr(request, unless) == caller.name and not caller.account.ended:
-                return
-            if not any(map(caller.has_tag, tags)):
-                _refuse(caller, tags)
-        case Enter():
-            caller.require_host(request.vhost)  # type: ignore[attr-defined]
-        case Allowed(right, field):
-            caller.require(right, request.vhost, getattr(request, field))  # type: ignore[attr-defined]
-        case None:
-            if caller.account.ended:
-                raise Refused(Reason.ACCESS_REFUSED, caller.account.ended)
+    if caller.account.ended:
+        raise Refused(Reason.ACCESS_REFUSED, caller.account.ended)
+    for need in needs_of(request):
+        match need:
+            case Tagged(tags, unless):
+                is_own = unless and getattr(request, unless) == caller.name
+                if not (is_own or any(map(caller.has_tag, tags))):
+                    _refuse(caller, tags)
+            case Enter():
+                caller.require_host(request.vhost)  # type: ignore[attr-defined]
+            case Allowed(right, field):
+                caller.require(right, request.vhost, getattr(request, field))  # type: ignore[attr-defined]
 
 
 def _refuse(caller: Caller, tags: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.errors import NoSuch, Reason, Refused, ReservedName
 from streamd.operations.names import Name
 
 _SIZE = struct.Struct(">I")
@@ -71,23 +71,27 @@ class Entered(_Message, frozen=True, array_like=True, tag="entered"):
     tags: tuple[str, ...]
 
 
+_KINDS = {"NoSuch": NoSuch, "ReservedName": ReservedName}
+
+
 class Failed(_Message, frozen=True, array_like=True, tag="failed"):
     """An operation is refused; see `Refused`. An empty reason: it has failed, see the log."""
 
     number: int
     reason: str
     details: str
-    is_missing: bool
+    kind: str = ""
 
     @classmethod
     def of(cls, number: int, refused: Refused) -> "Failed":
         """The refusal of a request."""
-        return cls(number, refused.reason.name, refused.details, isinstance(refused, NoSuch))
+        kind = type(refused).__name__ if isinstance(refused, NoSuch | ReservedName) else ""
+        return cls(number, refused.reason.name, refused.details, kind)
 
     def error(self) -> Refused:
         """The same, to be raised on this side."""
-        if self.is_missing:
-            return NoSuch(self.details)
+        if self.kind:
+            return _KINDS[self.kind](self.details)
         return Refused(Reason[self.reason], self.details)
 
 

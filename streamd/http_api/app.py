@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from streamd.broker.routing.rules import ReservedName
 from streamd.http_api.bindings import BindingPaths
 from streamd.http_api.browsers import BrowserGuard, form_refusal
 from streamd.http_api.caller import BasicAuthentication
@@ -38,7 +37,7 @@ from streamd.http_api.tier import TierPaths
 from streamd.http_api.tracking import TrackingPaths
 from streamd.http_api.unread import UnreadBodies
 from streamd.http_api.users import UserPaths
-from streamd.operations.errors import NoSuch, Refused
+from streamd.operations.errors import NoSuch, Refused, ReservedName
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from streamd.auth.users import Rights
 from streamd.broker.catalog.writer import Check
-from streamd.broker.declared.matching import Binding, arguments_text
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import CREATED, DONE, ENTER, Operation, described
@@ -38,6 +37,7 @@ from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.service import Service
 from streamd.net.turns import in_turns
 from streamd.operations.rights import Right
+from streamd.operations.routing import Binding, arguments_text
 
 _BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
 _KINDS = {"q": False, "e": True}  # the letter before a destination: whether it is an exchange

@@ -15,8 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.declared.matching import NO_HEADERS, Binding
-from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine import Caller
 from streamd.http_api.bindings import bind, declared_binding
@@ -49,6 +47,7 @@ from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.declaration import Created, Operation as Asked
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.routing import DEFAULT_EXCHANGE, NO_HEADERS, Binding
 
 _ROWS_A_TURN, _VISITED_A_TURN = 20, 1_000
 _MOST_COMMAS = 750_000  # in rows of one kind, which are told apart in one go: 40 ms

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from streamd.operations.declaration import Operation as Asked
+from streamd.operations.declaration import Operation as Asked, needs_of
 
 Schema: TypeAlias = dict[str, Any]
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -49,8 +49,8 @@ class Operation:
     @property
     def needed(self) -> str:
         """What a user needs besides a tag; empty for nothing."""
-        need = self.asks.NEEDS if self.asks is not None else None
-        return self.needs or str(need or "")
+        needs = needs_of(self.asks) if self.asks is not None else ()
+        return self.needs or " and ".join(map(str, needs))
 
 
 DONE = {204: "Done."}

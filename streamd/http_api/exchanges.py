@@ -13,15 +13,6 @@ from starlette.routing import Route
 
 from streamd.auth.users import Rights
 from streamd.broker.catalog.writer import Check
-from streamd.broker.declared.matching import ExchangeRow, ExchangeType
-from streamd.broker.routing.rules import (
-    ALTERNATE,
-    DEFAULT_EXCHANGE,
-    RESERVED_PREFIX,
-    SUPER_STREAM,
-    could_be_super_stream,
-    exchange_type,
-)
 from streamd.broker.virtual_host import VirtualHost
 from streamd.http_api.caller import caller_of
 from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
@@ -44,6 +35,16 @@ from streamd.http_api.service import Service
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
+from streamd.operations.routing import (
+    ALTERNATE,
+    DEFAULT_EXCHANGE,
+    RESERVED_PREFIX,
+    SUPER_STREAM,
+    ExchangeRow,
+    ExchangeType,
+    could_be_super_stream,
+    exchange_type,
+)
 
 DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"

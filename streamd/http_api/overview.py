@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.declared.matching import ExchangeType
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.login import COMPATIBLE_VERSION, PRODUCT
 from streamd.engine import Caller
@@ -19,6 +18,7 @@ from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.schemas import TEXT, about, row, some
 from streamd.http_api.service import NODE, Service
 from streamd.net.turns import in_turns
+from streamd.operations.routing import ExchangeType
 from streamd.version import __version__
 
 _CONNECTIONS_A_TURN = 10

@@ -1,6 +1,6 @@
 """What an operation is declared with."""
 
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -55,13 +55,20 @@ class Operation(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
 
     Attributes:
         NAME: as "user.put".
-        NEEDS: what its user needs; None: whatever it shows or does depends on who asks.
+        NEEDS: what its user needs, all of them; None: whatever it shows or does depends on who
+            asks.
         CHANGES: it changes something.
     """
 
     NAME: ClassVar[str] = ""
-    NEEDS: ClassVar[Need | None] = None
+    NEEDS: ClassVar[Need | tuple[Need, ...] | None] = None
     CHANGES: ClassVar[bool] = False
+
+
+def needs_of(kind: type[Operation[Any]] | Operation[Any]) -> tuple[Need, ...]:
+    """What the user of an operation needs, all of them."""
+    needs = kind.NEEDS
+    return needs if isinstance(needs, tuple) else () if needs is None else (needs,)
 
 
 class Created(msgspec.Struct, frozen=True):

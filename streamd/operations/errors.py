@@ -36,3 +36,10 @@ class NoSuch(Refused):
 
     def __init__(self, details: str) -> None:
         super().__init__(Reason.PRECONDITION_FAILED, details)
+
+
+class ReservedName(Refused):
+    """An exchange that every virtual host has, and nobody may declare or delete."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Reason.ACCESS_REFUSED, details)

@@ -18,11 +18,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
 from streamd.auth.users import Rights
-from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.connections.stream.management import Management
 from streamd.operations.rights import Right
+from streamd.operations.routing import Binding, ExchangeRow, ExchangeType
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth import needs as n

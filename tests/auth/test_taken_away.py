@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
-from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.broker.declared.rows import PermissionRow
 from streamd.operations.names import as_sent
 from streamd.operations.rights import Right
+from streamd.operations.routing import Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.auth import needs as n

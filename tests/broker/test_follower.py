@@ -14,12 +14,12 @@ from segments import FIRST as FIRST_OFFSET, at_offset
 from segments.store import stores
 from segments.store.manifest import Manifest, encode_manifest
 from streamd.auth.administration import Administration
-from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS, Follower
 from streamd.broker.read_only import ReadOnlyError
 from streamd.operations.errors import Refused
+from streamd.operations.routing import Binding, ExchangeRow, ExchangeType
 from streamd.server import StartError
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER

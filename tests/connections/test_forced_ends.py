@@ -5,9 +5,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
-from streamd.broker.declared.matching import NO_HEADERS, Binding, ExchangeRow
 from streamd.broker.declared.rows import PermissionRow
 from streamd.operations.names import as_sent
+from streamd.operations.routing import NO_HEADERS, Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER
 from streamd.wire.amqp091.connection import Content

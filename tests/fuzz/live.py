@@ -23,8 +23,8 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from streamd.auth.administration import Administration
-from streamd.broker.declared.matching import Binding, ExchangeRow
 from streamd.http_api import serving
+from streamd.operations.routing import Binding, ExchangeRow
 from streamd.server import Server
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame

@@ -9,9 +9,9 @@ import trio
 from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock
 
-from streamd.broker.declared.matching import Binding
 from streamd.config import MAX_NAME_BYTES
 from streamd.net.turns import Stepwise
+from streamd.operations.routing import Binding
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import ResponseCode, commands as c

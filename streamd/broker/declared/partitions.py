@@ -13,9 +13,9 @@ from streamd.broker.declared.checks import (
     check_stream_name,
     checked_key,
 )
-from streamd.broker.declared.matching import Binding, Headers
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.routing import Binding, Headers
 
 ORDER = "x-stream-partition-order"  # an argument of a binding: the position of the partition
 _MAX_ORDER = (1 << 31) - 1

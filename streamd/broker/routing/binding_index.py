@@ -7,9 +7,10 @@ deps/rabbit/src/rabbit_exchange_type_headers.erl and deps/rabbit/src/rabbit_exch
 
 from collections.abc import Collection, Sequence
 
-from streamd.broker.declared.matching import Binding, ExchangeType, Headers, headers_match
+from streamd.broker.declared.matching import headers_match
 from streamd.broker.routing.topics import TopicPatterns, is_literal
 from streamd.net.turns import STEP_UNITS, Steps
+from streamd.operations.routing import Binding, ExchangeType, Headers
 
 
 class BindingIndex:

@@ -12,30 +12,30 @@ from typing import TypeAlias
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
 from streamd.broker.declared.checks import check_stream_name, checked_key
-from streamd.broker.declared.matching import (
+from streamd.broker.declared.partitions import placed
+from streamd.broker.routing.binding_index import BindingIndex
+from streamd.broker.routing.rules import (
+    check_arguments,
+    check_names,
+    check_not_default,
+    check_not_reserved,
+    check_same,
+)
+from streamd.broker.streams.stream_table import StreamTable
+from streamd.net.turns import Steps
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, as_sent
+from streamd.operations.routing import (
+    DEFAULT_EXCHANGE,
+    NO_ALTERNATE,
     NO_HEADERS,
     Binding,
     ExchangeRow,
     ExchangeType,
     Headers,
     arguments_text,
-)
-from streamd.broker.declared.partitions import placed
-from streamd.broker.routing.binding_index import BindingIndex
-from streamd.broker.routing.rules import (
-    DEFAULT_EXCHANGE,
-    NO_ALTERNATE,
-    check_arguments,
-    check_names,
-    check_not_default,
-    check_not_reserved,
-    check_same,
     could_be_super_stream,
 )
-from streamd.broker.streams.stream_table import StreamTable
-from streamd.net.turns import Steps
-from streamd.operations.errors import Reason, Refused
-from streamd.operations.names import Name, as_sent
 
 logger = logging.getLogger(__name__)
 

@@ -2,23 +2,19 @@
 
 import math
 
-from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
-from streamd.operations.errors import Reason, Refused
+from streamd.operations.errors import Reason, Refused, ReservedName
 from streamd.operations.names import Name, check_new
+from streamd.operations.routing import (
+    ALTERNATE,
+    DEFAULT_EXCHANGE,
+    RESERVED_PREFIX,
+    SUPER_STREAM,
+    Binding,
+    ExchangeRow,
+)
 
-DEFAULT_EXCHANGE = Name("")
-RESERVED_PREFIX = "amq."
-NO_ALTERNATE = Name("")
-ALTERNATE, SUPER_STREAM = "alternate-exchange", "x-super-stream"  # arguments of an exchange
 _ARGUMENTS = {"alternate": ALTERNATE, "is_super_stream": SUPER_STREAM}
 MAX_ARGUMENTS_BYTES = 1_024  # of a binding's arguments
-
-
-class ReservedName(Refused):
-    """An exchange that every virtual host has, and nobody may declare or delete."""
-
-    def __init__(self, details: str) -> None:
-        super().__init__(Reason.ACCESS_REFUSED, details)
 
 
 def check_not_default(name: Name) -> None:
@@ -49,31 +45,6 @@ def check_arguments(binding: Binding) -> None:
         if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
             details = f"the binding's argument '{name}' is {value}, expected a finite number"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-
-
-def exchange_type(name: str) -> ExchangeType:
-    """The exchange type of that name.
-
-    Raises:
-        Refused: it does not exist.
-    """
-    try:
-        return ExchangeType(name)
-    except ValueError:
-        details = f"invalid exchange type '{name[:40]}'; there are {', '.join(ExchangeType)}"
-        raise Refused(Reason.PRECONDITION_FAILED, details) from None
-
-
-def as_super_stream(virtual_host: Name, name: Name) -> ExchangeRow:
-    """A super stream as an exchange."""
-    return ExchangeRow(
-        virtual_host, name, ExchangeType.DIRECT, True, False, False, NO_ALTERNATE, True
-    )
-
-
-def could_be_super_stream(row: ExchangeRow) -> bool:
-    """Whether an exchange has the properties that each super stream has."""
-    return row._replace(is_super_stream=True) == as_super_stream(row.virtual_host, row.name)
 
 
 def check_names(row: ExchangeRow) -> None:

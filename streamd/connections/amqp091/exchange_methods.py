@@ -6,8 +6,7 @@ deps/rabbit/src/rabbit_exchange.erl.
 
 from functools import partial
 
-from streamd.broker.declared.matching import Binding, ExchangeRow
-from streamd.broker.routing.rules import ALTERNATE, SUPER_STREAM, check_not_default, exchange_type
+from streamd.broker.routing.rules import check_not_default
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import refusals
@@ -15,6 +14,7 @@ from streamd.connections.amqp091.publishing import plain_table
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
+from streamd.operations.routing import ALTERNATE, SUPER_STREAM, Binding, ExchangeRow, exchange_type
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
 

@@ -14,9 +14,7 @@ from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Rights
 from streamd.broker.declared.arguments import FILTER_CONTRACT, STRICT, filter_properties
 from streamd.broker.declared.filter_contract import own_value_reader
-from streamd.broker.declared.matching import NO_HEADERS, Headers, Scalar
 from streamd.broker.read_only import READ_ONLY
-from streamd.broker.routing.rules import DEFAULT_EXCHANGE
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
@@ -31,6 +29,7 @@ from streamd.net.turns import Steps, Stepwise
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
+from streamd.operations.routing import DEFAULT_EXCHANGE, NO_HEADERS, Headers, Scalar
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
 from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content

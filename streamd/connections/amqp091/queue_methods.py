@@ -7,8 +7,6 @@ deps/rabbit/src/rabbit_amqqueue.erl.
 import logging
 from functools import partial
 
-from streamd.broker.declared.matching import Binding
-from streamd.broker.routing.rules import RESERVED_PREFIX
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import access_refused, fault_of, not_implemented, refusals
@@ -17,6 +15,7 @@ from streamd.connections.amqp091.queue_arguments import Declaration, inequivalen
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
+from streamd.operations.routing import RESERVED_PREFIX, Binding
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode, precondition_failed
 

@@ -11,13 +11,12 @@ import pytest
 import trio
 
 from streamd.auth.administration import Administration
-from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.declared.standing_selectors import parse_standing
-from streamd.broker.routing.rules import as_super_stream
 from streamd.config import Config
 from streamd.net import threads
 from streamd.operations.errors import Refused
+from streamd.operations.routing import Binding, ExchangeRow, ExchangeType, as_super_stream
 from streamd.server import open_server
 from tests.support.marked import ONE, TWO, matching, message, of_group, plain
 from tests.support.server import Harness, harness

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.broker.declared.matching import Binding, ExchangeRow, ExchangeType
+from streamd.operations.routing import Binding, ExchangeRow, ExchangeType
 from tests.support.server import Harness, harness
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.broker.declared.matching import Binding
+from streamd.operations.routing import Binding
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.support.server import FIRST, OK, Harness, Peer, harness
 

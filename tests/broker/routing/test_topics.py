@@ -7,10 +7,10 @@ from typing import TypeVar
 import pytest
 from hypothesis import given, strategies as st
 
-from streamd.broker.declared.matching import NO_HEADERS, Binding, ExchangeType
 from streamd.broker.routing.binding_index import BindingIndex
 from streamd.broker.routing.topics import TopicPatterns, is_literal, words_of
 from streamd.net.turns import Steps, Stepwise
+from streamd.operations.routing import NO_HEADERS, Binding, ExchangeType
 from tests.support.cost import lines_run
 
 Result = TypeVar("Result")

@@ -1,0 +1,48 @@
+"""The log holds nobody up, whoever reads it or does not."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamd.cli.log_writer import MOST_CHARACTERS, LineWriter, written_apart
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_who_does_not_read_holds_nobody(pipe: tuple[int, int]) -> None:
+    writer, line = LineWriter(pipe[1]), "x" * 999 + "\n"
+    for _ in range(3 * MOST_CHARACTERS // len(line)):
+        writer.write(line)
+    assert not writer.close(), "the pipe is full"
+    found = b""
+    while b"stderr was not read" not in found:
+        found += os.read(pipe[0], 1 << 20)
+    first, _, _ = found.partition(b" lines of the log were dropped")
+    number = int(first.rpartition(b"\n")[2].replace(b",", b""))
+    assert found.count(line.encode()) + number == 3 * MOST_CHARACTERS // len(line)
+
+
+def test_all_is_written_at_the_end(tmp_path: Path) -> None:
+    path, root = tmp_path / "log", logging.getLogger()
+    with path.open("w") as file:
+        handler = logging.StreamHandler(file)
+        root.addHandler(handler)
+        try:
+            others = [h for h in root.handlers if h is not handler]
+            root.handlers = [handler]
+            with written_apart():
+                for number in range(100):
+                    logging.getLogger("streamd").error("line %s", number)
+            logging.getLogger("streamd").error("after")
+        finally:
+            root.handlers = others
+    assert path.read_text().splitlines() == [*(f"line {n}" for n in range(100)), "after"]
