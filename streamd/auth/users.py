@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import trio
 
-from streamd.auth.passwords import check_password, hash_password, is_own
 from streamd.auth.throttle import LoginThrottle
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
@@ -25,6 +24,7 @@ from streamd.broker.declared.rows import PermissionRow, UserRow
 from streamd.net import threads
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, check_new
+from streamd.operations.passwords import check_password, hash_password, is_own
 from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right
 from streamd.patterns import MOST_LETTERS, PatternError, compiled, matches
 

@@ -14,6 +14,7 @@ from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest
 from streamd.operations.errors import NoSuch, Reason, Refused, ReservedName
 from streamd.operations.names import Name
+from streamd.operations.virtual_hosts import ListHostNames
 
 BAD_REQUEST = 400
 
@@ -27,13 +28,20 @@ def problem_of(error: Refused | BadRequest) -> str:
     """What a form that cannot be carried out says; one sentence.
 
     Raises:
-        Refused: it is not about the form, but about the user's rights.
+        Refused: it is not about the form, but about the user's rights, or what it is about is
+            gone.
     """
     if isinstance(error, BadRequest):
         return str(error)
-    if error.reason is Reason.ACCESS_REFUSED and not isinstance(error, ReservedName):
+    is_of_rights = error.reason is Reason.ACCESS_REFUSED and not isinstance(error, ReservedName)
+    if is_of_rights or isinstance(error, NoSuch):
         raise error
     return error.details
+
+
+async def host_names(site: Site, request: Request) -> list[Name]:
+    """The virtual hosts that the user of a request may look into."""
+    return await site.service.ask(request, ListHostNames())
 
 
 def host_named(hosts: dict[Name, VirtualHost], caller: Caller, name: Name) -> VirtualHost:

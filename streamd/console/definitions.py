@@ -5,15 +5,14 @@ from datetime import UTC, datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.console.administering import BAD_REQUEST, host_named
+from streamd.console.administering import BAD_REQUEST, host_names
 from streamd.console.forms import Form
 from streamd.console.site import NavigationItem, Site
-from streamd.engine import Caller
-from streamd.http_api.caller import caller_of
 from streamd.http_api.definitions import (
     Definitions,
     Taken,
     all_definitions,
+    check_may_declare,
     definitions_of,
     take_definitions,
 )
@@ -24,6 +23,7 @@ from streamd.http_api.messages import (
     large_answer,
 )
 from streamd.operations.names import as_sent
+from streamd.operations.rights import TagHolder
 
 _MOST_ROWS = 200
 _FORM_BYTES = 64 << 10  # around the file
@@ -43,8 +43,7 @@ class DefinitionPages:
 
     def __init__(self, site: Site) -> None:
         self._site, self._service = site, site.service
-        self._hosts = site.service.broker.virtual_hosts
-        needs = Caller.require_administrator
+        needs = TagHolder.require_administrator
         site.navigation.append(NavigationItem("Definitions", "/definitions", needs))
         self.routes = [
             site.page("/definitions", self._ask, needs),
@@ -62,7 +61,7 @@ class DefinitionPages:
             request,
             "definitions.html",
             BAD_REQUEST if problem else 200,
-            hosts=sorted(self._hosts),
+            hosts=await host_names(self._site, request),
             problem=problem,
             most=MAX_DEFINITIONS_BYTES,
         )
@@ -70,28 +69,27 @@ class DefinitionPages:
     async def _download(self, request: Request) -> Response:
         chosen = as_sent(request.query_params.get("vhost", ""))
         if chosen:
-            host = host_named(self._hosts, caller_of(request), chosen)
-            document = await definitions_of(host)
+            document = await definitions_of(self._service, request, chosen)
         else:
-            document = await all_definitions(self._service, caller_of(request))
+            document = await all_definitions(self._service, request)
         answer = await large_answer(document)
-        day = datetime.fromtimestamp(self._service.broker.now_ms() / 1000, UTC).date().isoformat()
+        day = datetime.fromtimestamp(self._service.now_ms() / 1000, UTC).date().isoformat()
         file = f"streamd-definitions-{day}.json"
         answer.headers["content-disposition"] = f'attachment; filename="{file}"'
         return answer
 
     async def _upload(self, request: Request, form: Form) -> Response:
-        caller, data, chosen = caller_of(request), form.file("file"), form.name("vhost")
+        data, host = form.file("file"), form.name("vhost") or None
         if not data.strip():
             return await self._show(request, "there is no file, or it is empty")
-        host = host_named(self._hosts, caller, chosen).name if chosen else None
+        await check_may_declare(self._service, request, host)
         taken, problem = Taken(), ""
         try:
             document = decoded(data, Definitions)
         except BadRequest:
             return await self._show(request, "the file is not a JSON object, as definitions are")
         try:
-            await take_definitions(self._service, caller, document, host, taken)
+            await take_definitions(self._service, request, document, host, taken)
         except BadRequest as error:
             problem = str(error)
         return await self._site.show(

@@ -11,14 +11,14 @@ from streamd.console.administering import BAD_REQUEST, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.engine import Caller
-from streamd.http_api.caller import caller_of
+from streamd.hop.door import Session
+from streamd.http_api.caller import visitor_of
 from streamd.http_api.messages import part
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.declaration import Operation
 from streamd.operations.errors import NoSuch, Refused
 from streamd.operations.names import Name, as_sent
-from streamd.operations.rights import Right
+from streamd.operations.rights import Right, TagHolder
 
 _ONE = "/permissions/{vhost}/{user}"
 _SEE_OTHER = 303
@@ -29,7 +29,7 @@ class PermissionPages:
 
     def __init__(self, site: Site) -> None:
         self._site, self._ask_engine = site, site.service.ask
-        needs = Caller.require_administrator
+        needs = TagHolder.require_administrator
         site.navigation.append(NavigationItem("Permissions", "/permissions"))
         self.routes = [
             site.page("/permissions", self._list),
@@ -40,7 +40,7 @@ class PermissionPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        caller = caller_of(request)
+        caller = visitor_of(request)
         whose = None if caller.is_administrator else caller.name
         rows = await self._ask_engine(request, u.ListPermissions(user=whose))
         columns: list[Column[u.Permission]] = [
@@ -63,7 +63,7 @@ class PermissionPages:
     async def _host_names(self, request: Request) -> list[Name]:
         return [host.name for host in await self._ask_engine(request, v.ListVirtualHosts())]
 
-    async def _tried(self, request: Request, caller: Caller) -> dict[str, object]:
+    async def _tried(self, request: Request, caller: Session) -> dict[str, object]:
         """What a user may do with a name; others than administrators may ask for themselves."""
         user = request.query_params.get("user", "") if caller.is_administrator else caller.name
         host, name = (as_sent(request.query_params.get(key, "")) for key in ("vhost", "name"))

@@ -9,8 +9,7 @@ from streamd.console.administering import BAD_REQUEST, Deletion, problem_of
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
-from streamd.engine import Caller
-from streamd.http_api.caller import caller_of
+from streamd.http_api.caller import visitor_of
 from streamd.http_api.messages import BadRequest, part, texts
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.errors import NoSuch, Refused
@@ -21,6 +20,7 @@ from streamd.operations.rights import (
     MANAGEMENT,
     MONITORING,
     POLICYMAKER,
+    TagHolder,
 )
 
 _ONE = "/users/{user}"
@@ -40,7 +40,7 @@ class UserPages:
 
     def __init__(self, site: Site) -> None:
         self._site, self._ask_engine = site, site.service.ask
-        needs = Caller.require_administrator
+        needs = TagHolder.require_administrator
         site.navigation.append(NavigationItem("Users", "/users", needs))
         self.routes = [
             site.page("/users", self._list, needs),
@@ -115,13 +115,15 @@ class UserPages:
             permissions=permissions[:MOST_PERMISSIONS],
             num_more=max(0, len(permissions) - MOST_PERMISSIONS),
             hosts_without=[host.name for host in hosts if host.name not in entered],
-            is_self=caller_of(request).name == row.name,
+            is_self=visitor_of(request).name == row.name,
             is_local_only=row.name == LOOPBACK_ONLY,
         )
 
-    def _after(self, request: Request, name: Name, notice: str) -> Response:
+    async def _after(self, request: Request, name: Name, notice: str) -> Response:
         """Back to a user's page; elsewhere if whoever changed it may not see that any more."""
-        is_still = caller_of(request).is_administrator
+        visitor = visitor_of(request)
+        await visitor.look()  # it may be the user itself whose tags these were
+        is_still = visitor.is_administrator
         address = self._site.url("users", name) if is_still else self._site.url()
         return self._site.go(request, address, notice)
 
@@ -135,7 +137,7 @@ class UserPages:
             raise
         except Refused as error:
             return await self._show(request, problem_of(error))
-        return self._after(request, name, f"The tags of {name} are {_listed(tags)} now.")
+        return await self._after(request, name, f"The tags of {name} are {_listed(tags)} now.")
 
     async def _set_password(self, request: Request, form: Form) -> Response:
         name = part(request, "user")
@@ -148,14 +150,14 @@ class UserPages:
         except (Refused, BadRequest) as error:
             return await self._show(request, problem_of(error))
         notice = f"The password of {name} was changed." if password else _NO_PASSWORD
-        return self._after(request, name, notice.format(name))
+        return await self._after(request, name, notice.format(name))
 
     # -- deleting
 
     async def _deletion(self, request: Request) -> Deletion:
         row = await self._ask_engine(request, u.GetUser(name=part(request, "user")))
         consequences = ["Its permissions go with it, and its connections are closed."]
-        if caller_of(request).name == row.name:
+        if visitor_of(request).name == row.name:
             consequences.insert(0, "This is you: you will be logged out.")
         url = self._site.url
         here, back = url("users", row.name, "delete"), url("users", row.name)

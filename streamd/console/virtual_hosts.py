@@ -9,11 +9,11 @@ from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
 from streamd.console.users import MOST_PERMISSIONS
-from streamd.engine import Caller
-from streamd.http_api.caller import caller_of
+from streamd.http_api.caller import visitor_of
 from streamd.http_api.messages import part
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.errors import Refused
+from streamd.operations.rights import TagHolder
 
 _ONE = "/vhosts/{vhost}"
 
@@ -23,7 +23,7 @@ class VirtualHostPages:
 
     def __init__(self, site: Site) -> None:
         self._site, self._ask_engine = site, site.service.ask
-        needs = Caller.require_administrator
+        needs = TagHolder.require_administrator
         site.navigation.append(NavigationItem("Virtual hosts", "/vhosts"))
         self.routes = [
             site.page("/vhosts", self._list),
@@ -35,7 +35,7 @@ class VirtualHostPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        caller = caller_of(request)
+        caller = visitor_of(request)
         hosts = await self._ask_engine(request, v.ListVirtualHosts())
         columns: list[Column[v.VirtualHost]] = [
             Column("name", "Name", lambda host: host.name),
@@ -75,7 +75,7 @@ class VirtualHostPages:
         return await self._ask_engine(request, v.GetVirtualHost(vhost=part(request, "vhost")))
 
     async def _one(self, request: Request) -> Response:
-        caller, host = caller_of(request), await self._find(request)
+        caller, host = visitor_of(request), await self._find(request)
         whose = None if caller.is_administrator else caller.name
         asked = u.ListPermissions(user=whose, vhost=host.name)
         permissions = await self._ask_engine(request, asked)

@@ -3,16 +3,17 @@
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.engine.caller import Caller, DoorCaller
-from streamd.engine.engine import Engine, Parts
+from streamd.engine.engine import Engine, Handlers, Parts
 from streamd.engine.figures import Figures
 from streamd.engine.registry import ConnectionRegistry
+from streamd.engine.routing import Definitions, Routing
 from streamd.engine.streams import Streams
 from streamd.engine.tier import Tier
 from streamd.engine.users import Users, VirtualHosts
 
 __all__ = ["Caller", "DoorCaller", "Engine", "open_engine"]
 
-_ROOMS = (Users, VirtualHosts, Streams, Tier, Figures)
+_ROOMS = (Users, VirtualHosts, Streams, Routing, Tier, Figures)
 
 
 def open_engine(
@@ -20,5 +21,8 @@ def open_engine(
 ) -> Engine:
     """The engine over the parts of a server."""
     parts = Parts(broker, directory, connections)
-    handlers = (room(parts).handlers for room in _ROOMS)
-    return Engine(*handlers, hosts=broker.virtual_hosts)
+    handlers: Handlers = {}
+    for room in _ROOMS:
+        handlers |= room(parts).handlers
+    handlers |= Definitions(handlers).handlers
+    return Engine(handlers, hosts=broker.virtual_hosts)

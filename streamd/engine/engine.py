@@ -68,10 +68,15 @@ class Parts(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Who asks, and what says whether it still may; see `CatalogWriter.turn`."""
+    """Who asks, and what says whether it still may; see `CatalogWriter.turn`.
+
+    Attributes:
+        may_all: `check` is all that is to be asked, whatever the permissions of the caller are.
+    """
 
     caller: Caller
     check: Check
+    may_all: bool = False
 
 
 Handler: TypeAlias = Callable[[Call, Any], Awaitable[Any]]
@@ -104,10 +109,13 @@ class Engine:
         """
         check = partial(_check, caller, request)
         handler = self._handlers[type(request)]
-        shows_what_it_may = request.NEEDS is None and not request.CHANGES
+        shows_what_it_may = request.NEEDS is None
         try:
             while True:
                 check()
+                if request.CHANGES:  # it asks in its turn, and is not ended in the middle
+                    done: Answer = await handler(Call(caller, check), request)
+                    return done
                 with _until_changed(caller, check, is_any_change=shows_what_it_may):
                     answer: Answer = await handler(Call(caller, check), request)
                     return answer

@@ -7,15 +7,19 @@ from typing import Any
 
 from segments import at_offset, at_time
 from segments.codec import MAX_REFERENCE_SIZE
+from streamd.broker.declared.arguments import plain_arguments
 from streamd.broker.declared.checks import check_number
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.streams.stored_offsets import stored_offsets
 from streamd.broker.streams.stream import Stream
 from streamd.engine.engine import Call, Handlers, Parts
+from streamd.net.turns import in_turns
 from streamd.operations import streams as s
 from streamd.operations.declaration import Created, OfStream
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, as_sent
+
+_ROWS_A_TURN = 20
 
 
 class Streams:
@@ -29,6 +33,7 @@ class Streams:
         self._parts = parts
         self.handlers: Handlers = {
             s.CreateStream: self._create,
+            s.ListDeclared: self._declared,
             s.DeleteStream: self._delete,
             s.CreateSuperStream: self._create_super_stream,
             s.DeleteSuperStream: self._delete_super_stream,
@@ -54,6 +59,14 @@ class Streams:
                 return Created(is_new=False)
             raise
         return Created(is_new=True)
+
+    async def _declared(self, _call: Call, request: s.ListDeclared) -> list[s.Declared]:
+        host = self._parts.host(request.vhost)
+        return [
+            s.Declared(name, plain_arguments(host.arguments(name)))
+            async for name in in_turns(host.names(), _ROWS_A_TURN)
+            if host.has_stream(name)  # not deleted meanwhile
+        ]
 
     async def _delete(self, call: Call, request: s.DeleteStream) -> None:
         await self._parts.host(request.vhost).delete(request.stream, _nothing, call.check)

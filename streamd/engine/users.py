@@ -155,6 +155,7 @@ class VirtualHosts:
         self._hosts = parts.broker.virtual_hosts
         self.handlers: Handlers = {
             v.ListVirtualHosts: self._list,
+            v.ListHostNames: self._names,
             v.GetVirtualHost: self._get,
             v.AddVirtualHost: self._add,
             v.DeleteVirtualHost: self._delete,
@@ -175,6 +176,9 @@ class VirtualHosts:
             )
             async for host in in_turns(seen, _HOSTS_A_TURN)
         ]
+
+    async def _names(self, call: Call, _request: v.ListHostNames) -> list[Name]:
+        return [name for name in sorted(self._hosts) if call.caller.sees_host(name)]
 
     async def _get(self, call: Call, request: v.GetVirtualHost) -> v.HostDetails:
         host = self._parts.host(request.vhost)

@@ -207,6 +207,9 @@ class EngineLink:
         except UnicodeEncodeError:
             details = "a text has half a character (a lone surrogate), expected whole ones"
             raise Refused(Reason.PRECONDITION_FAILED, details) from None
+        except OverflowError:
+            details = "a number is too large, expected a number of at most 64 bits"
+            raise Refused(Reason.PRECONDITION_FAILED, details) from None
         answer = await self._asked(Ask(self._last, session, operation.NAME, fields))
         assert isinstance(answer, Answered)  # noqa: S101 - a failure has been raised
         found: Answer = msgspec.msgpack.decode(answer.answer, type=answer_of(type(operation)))

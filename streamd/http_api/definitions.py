@@ -6,8 +6,9 @@ answer. Exchanges that are not durable, and bindings from or to them, are not ex
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import trio
@@ -15,26 +16,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.virtual_host import VirtualHost
-from streamd.engine import Caller
-from streamd.http_api.bindings import bind, declared_binding
-from streamd.http_api.caller import caller_of
-from streamd.http_api.description import ADMINISTRATOR, Operation, described
-from streamd.http_api.exchanges import create_exchange, exchange_row, is_built_in
+from streamd.hop.messages import encode
+from streamd.http_api.bindings import binding_fields, declared_binding
+from streamd.http_api.caller import visitor_of
+from streamd.http_api.description import Operation, described
+from streamd.http_api.exchanges import exchange_row, put_exchange
 from streamd.http_api.messages import (
     MAX_BODY_BYTES,
     MAX_DEFINITIONS_BYTES,
     BadRequest,
+    NotFound,
     NotServed,
     Row,
     decoded,
     done,
     large_answer,
     name_in,
+    part,
     read_bytes,
 )
 from streamd.http_api.overview import PRODUCT_FIELDS
-from streamd.http_api.queues import STREAM, TYPE, host_of, shown_arguments, stream_arguments
+from streamd.http_api.queues import STREAM, TYPE, shown_arguments, stream_arguments
 from streamd.http_api.service import NODE, Service
 from streamd.http_api.users import (
     permission_row,
@@ -43,13 +45,19 @@ from streamd.http_api.users import (
     user_row,
 )
 from streamd.net.turns import in_turns
-from streamd.operations import users as u, virtual_hosts as v
-from streamd.operations.declaration import Created, Operation as Asked
-from streamd.operations.errors import Reason, Refused
+from streamd.operations import (
+    definitions as d,
+    routing as r,
+    streams as s,
+    users as u,
+    virtual_hosts as v,
+)
+from streamd.operations.declaration import Operation as Asked
+from streamd.operations.errors import Reason
 from streamd.operations.names import Name
-from streamd.operations.routing import DEFAULT_EXCHANGE, NO_HEADERS, Binding
 
 _ROWS_A_TURN, _VISITED_A_TURN = 20, 1_000
+_DECLARED_AT_ONCE = 200
 _MOST_COMMAS = 750_000  # in rows of one kind, which are told apart in one go: 40 ms
 _NONE = msgspec.Raw(b"[]")
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
@@ -111,18 +119,16 @@ class DefinitionPaths:
 
     # -- export
 
-    @described(Operation(answer="Definitions", needs=ADMINISTRATOR))
+    @described(Operation(answer="Definitions", asks=d.Declare))
     async def _export(self, request: Request) -> Response:
         """Everything durable that was declared: export."""
-        caller_of(request).require_administrator()
-        return await large_answer(await all_definitions(self._service, caller_of(request)))
+        return await large_answer(await all_definitions(self._service, request))
 
-    @described(Operation(answer="HostDefinitions", needs=ADMINISTRATOR))
+    @described(Operation(answer="HostDefinitions", asks=d.Declare))
     async def _export_host(self, request: Request) -> Response:
         """Everything durable in a virtual host: export."""
-        caller_of(request).require_administrator()
-        host = host_of(self._service.broker.virtual_hosts, request)
-        return await large_answer(await definitions_of(host))
+        host = part(request, "vhost")
+        return await large_answer(await definitions_of(self._service, request, host))
 
     # -- import
 
@@ -131,7 +137,7 @@ class DefinitionPaths:
             body="NewDefinitions",
             answer="LeftOut",
             statuses={204: "Everything was taken over."},
-            needs=ADMINISTRATOR,
+            asks=d.Declare,
         )
     )
     async def _import(self, request: Request) -> Response:
@@ -139,63 +145,68 @@ class DefinitionPaths:
 
         What the server does not have is left out and named.
         """
-        caller = caller_of(request)
-        caller.require_administrator()
-        return await self._take(caller, request, None)
+        return await self._take(request, None)
 
     @described(
         Operation(
             body="NewDefinitions",
             answer="LeftOut",
             statuses={204: "Everything was taken over."},
-            needs=ADMINISTRATOR,
+            asks=d.Declare,
         )
     )
     async def _import_host(self, request: Request) -> Response:
         """Import definitions into a virtual host."""
-        caller = caller_of(request)
-        caller.require_administrator()
-        host = host_of(self._service.broker.virtual_hosts, request)
-        return await self._take(caller, request, host.name)
+        return await self._take(request, part(request, "vhost"))
 
-    async def _take(self, caller: Caller, request: Request, virtual_host: Name | None) -> Response:
+    async def _take(self, request: Request, host: Name | None) -> Response:
+        await check_may_declare(self._service, request, host)  # before so much is read
         document = decoded(await read_bytes(request, MAX_DEFINITIONS_BYTES), Definitions)
         taken = Taken()
-        await take_definitions(self._service, caller, document, virtual_host, taken)
+        await take_definitions(self._service, request, document, host, taken)
         return await large_answer({"left_out": taken.left_out}) if taken.left_out else done()
 
 
-async def all_definitions(service: Service, caller: Caller) -> Row:
+async def check_may_declare(service: Service, request: Request, host: Name | None) -> None:
+    """Raise Refused unless the user may import and export, and there is this virtual host."""
+    await service.ask(request, d.Declare(declarations=[]))
+    if host is not None and host not in await service.ask(request, v.ListHostNames()):
+        raise NotFound
+
+
+async def all_definitions(service: Service, request: Request) -> Row:
     """Everything durable that was declared, for an administrator."""
-    ask = service.engine.ask
-    hosts = [service.broker.virtual_hosts[n] for n in sorted(service.broker.virtual_hosts)]
+    users = await service.ask(request, u.ListUsers())
+    permissions = await service.ask(request, u.ListPermissions())
+    hosts = await service.ask(request, v.ListHostNames())
     document: Row = {
         **PRODUCT_FIELDS,
         "rabbitmq_definition_format": "cluster",
         "original_cluster_name": NODE,
-        "users": [user_row(user) for user in await ask(caller, u.ListUsers())],
-        "vhosts": [{"name": host.name} for host in hosts],
-        "permissions": [permission_row(row) for row in await ask(caller, u.ListPermissions())],
+        "users": [user_row(user) async for user in in_turns(users, _ROWS_A_TURN)],
+        "vhosts": [{"name": host} for host in hosts],
+        "permissions": [permission_row(row) async for row in in_turns(permissions, _ROWS_A_TURN)],
         **{name: [] for name in _LEFT_OUT},
         "queues": [],
         "exchanges": [],
         "bindings": [],
     }
     for host in hosts:
-        for name, rows in (await _declared(host)).items():
+        for name, rows in (await _declared(service, request, host)).items():
             document[name] += rows
     return document
 
 
-async def definitions_of(host: VirtualHost) -> Row:
-    """Everything durable that was declared in a virtual host."""
-    rows = await _declared(host)
+async def definitions_of(service: Service, request: Request, host: Name) -> Row:
+    """Everything durable that was declared in a virtual host, for an administrator."""
+    await check_may_declare(service, request, host)
+    rows = await _declared(service, request, host)
     all_rows = (row for part_of in rows.values() for row in part_of)
     async for row in in_turns(all_rows, _VISITED_A_TURN):
         del row["vhost"]
     about: Row = {
         "rabbitmq_definition_format": "single_virtual_host",
-        "original_vhost_name": host.name,
+        "original_vhost_name": host,
     }
     about |= {"parameters": [], "policies": []}
     return {**PRODUCT_FIELDS, **about, **rows}
@@ -217,140 +228,154 @@ class Taken:
 
 async def take_definitions(
     service: Service,
-    caller: Caller,
+    request: Request,
     document: Definitions,
     virtual_host: Name | None,
     taken: Taken,
 ) -> None:
     """Create whatever is missing, each kind after those that it needs.
 
-    The caller itself comes last: with another password, or fewer tags, it may do no more.
+    The user itself comes last: with another password, or fewer tags, it may do no more.
 
     Args:
         service: where.
-        caller: who wants it, an administrator.
+        request: of an administrator.
         document: the definitions.
         virtual_host: where everything goes; None where each row says that.
         taken: is told what becomes of them; also of those before one that is wrong.
 
     Raises:
         BadRequest: one of them is wrong; what came before it has been created.
-        Refused: the caller is not an administrator any more.
+        Refused: the user is not an administrator any more.
     """
     taken.left_out += [name for name in _LEFT_OUT if bytes(getattr(document, name)) != b"[]"]
-    takers = _Takers(service, caller)
-    itself: list[Row] = []
-    for kind in takers.by_kind:
+    batch = _Batch(service, request, taken)
+    name, itself = visitor_of(request).name, list[Row]()
+    for kind in _READERS:
         await trio.lowlevel.checkpoint()  # telling its rows apart is a turn
         async for raw in in_turns(document.rows(kind), _ROWS_A_TURN):
             row = _row(kind, raw)
             if virtual_host is not None:
                 row["vhost"] = virtual_host
-            if kind == "users" and row.get("name") == caller.name:
+            if kind == "users" and row.get("name") == name:
                 itself.append(row)
             else:
-                await takers.take(kind, row, taken)
+                await batch.add(kind, row)
     for row in itself:
-        await takers.take("users", row, taken)
+        await batch.add("users", row)
+    await batch.carry_out()
 
 
-class _Takers:
-    """Take over rows of definitions, one at a time.
+class _Batch:
+    """Rows of definitions that are declared together; see `take_definitions`."""
 
-    Attributes:
-        by_kind: says whether a row is new; raises NotServed where the server does not have it.
-    """
+    def __init__(self, service: Service, request: Request, taken: Taken) -> None:
+        self._service, self._request, self._taken = service, request, taken
+        self._rows: list[tuple[str, Row, Asked[Any]]] = []
 
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self._service = service
-        self._caller = caller
-        self._check = caller.require_administrator
-        # In the order in which they need each other.
-        self.by_kind: dict[str, Callable[[Row], Awaitable[bool]]] = {
-            "vhosts": self._take_host,
-            "users": self._take_user,
-            "permissions": self._take_permission,
-            "queues": self._take_queue,
-            "exchanges": self._take_exchange,
-            "bindings": self._take_binding,
-        }
-
-    async def take(self, kind: str, row: Row, taken: Taken) -> None:
-        """Take over one row; see `take_definitions`."""
+    async def add(self, kind: str, row: Row) -> None:
+        """One more row."""
         try:
-            is_new = await self.by_kind[kind](row)
+            asked = _READERS[kind](row)
         except NotServed as reason:
-            taken.left_out.append(str(reason))
-        except (BadRequest, Refused) as error:
-            if isinstance(error, Refused) and error.reason == Reason.ACCESS_REFUSED:
-                raise  # not about this row: the caller may not do it any more
-            reason_text = error.details if isinstance(error, Refused) else error
-            raise BadRequest(f"{kind}, {_shown(row)!r}: {reason_text}") from error
+            await self.carry_out()
+            self._taken.left_out.append(str(reason))
+        except BadRequest as error:
+            await self.carry_out()
+            raise _wrong(kind, row, str(error)) from error
         else:
-            (taken.new if is_new else taken.known)[kind] += 1
+            if asked is None:
+                self._taken.known[kind] += 1
+                return
+            self._rows.append((kind, row, asked))
+            if len(self._rows) >= _DECLARED_AT_ONCE:
+                await self.carry_out()
 
-    async def _take_host(self, row: Row) -> bool:
-        return await self._ask(v.AddVirtualHost(name=name_in(row, "name")))
+    async def carry_out(self) -> None:
+        """Declare what has come together."""
+        while self._rows:
+            declarations = [
+                d.Declaration(asked.NAME, msgspec.Raw(encode(asked))) for *_, asked in self._rows
+            ]
+            outcomes = await self._service.ask(self._request, d.Declare(declarations=declarations))
+            done_with, self._rows = self._rows[: len(outcomes)], self._rows[len(outcomes) :]
+            for (kind, row, asked), outcome in zip(done_with, outcomes, strict=True):
+                if not outcome.reason:
+                    (self._taken.new if outcome.is_new else self._taken.known)[kind] += 1
+                elif isinstance(asked, r.Bind) and outcome.reason == Reason.NOT_FOUND.name:
+                    self._taken.left_out.append(f"{_about(asked)}: {outcome.details}")
+                else:
+                    raise _wrong(kind, row, outcome.details)
 
-    async def _take_user(self, row: Row) -> bool:
-        return await self._ask(put_user(name_in(row, "name"), row))
 
-    async def _take_permission(self, row: Row) -> bool:
-        return await self._ask(put_permission(name_in(row, "user"), name_in(row, "vhost"), row))
+def _wrong(kind: str, row: Row, why: str) -> BadRequest:
+    return BadRequest(f"{kind}, {_shown(row)!r}: {why}")
 
-    async def _ask(self, operation: Asked[Created]) -> bool:
-        return (await self._service.engine.ask(self._caller, operation)).is_new
 
-    async def _take_queue(self, row: Row) -> bool:
-        name, host = name_in(row, "name"), self._host(row)
-        arguments = row.get("arguments") or {}
-        kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
-        if (kind or "classic") != STREAM:
-            raise NotServed(f"queue {name}: not a stream")
-        try:
-            await host.create(name, stream_arguments(name, row).items(), self._check)
-        except Refused as refused:
-            if refused.reason is Reason.ALREADY_EXISTS:
-                return False
-            raise
-        return True
+def _read_host(row: Row) -> v.AddVirtualHost:
+    return v.AddVirtualHost(name=name_in(row, "name"))
 
-    async def _take_exchange(self, row: Row) -> bool:
-        name, host = name_in(row, "name"), self._host(row)
-        if is_built_in(name):
-            return False
-        try:
-            return await create_exchange(host, name, row, self._check)
-        except NotServed as reason:
-            raise NotServed(f"exchange {name}: {reason}") from None
 
-    async def _take_binding(self, row: Row) -> bool:
-        host = self._host(row)
-        source, destination = name_in(row, "source"), name_in(row, "destination")
-        if source == DEFAULT_EXCHANGE:  # every stream has this binding
-            return False
-        about = f"binding {source} to {destination}"
-        kind = row.get("destination_type")
+def _read_user(row: Row) -> u.PutUser:
+    return put_user(name_in(row, "name"), row)
+
+
+def _read_permission(row: Row) -> u.PutPermission:
+    return put_permission(name_in(row, "user"), name_in(row, "vhost"), row)
+
+
+def _read_queue(row: Row) -> s.CreateStream:
+    name, host = name_in(row, "name"), name_in(row, "vhost")
+    arguments = row.get("arguments") or {}
+    kind = row.get("type") or (arguments.get(TYPE) if isinstance(arguments, dict) else None)
+    if (kind or "classic") != STREAM:
+        raise NotServed(f"queue {name}: not a stream")
+    return s.CreateStream(vhost=host, stream=name, arguments=stream_arguments(name, row))
+
+
+def _read_exchange(row: Row) -> r.PutExchange | None:
+    name, host = name_in(row, "name"), name_in(row, "vhost")
+    if r.is_built_in(name):
+        return None
+    try:
+        return put_exchange(host, name, row)
+    except NotServed as reason:
+        raise NotServed(f"exchange {name}: {reason}") from None
+
+
+def _read_binding(row: Row) -> r.Bind | None:
+    source, destination = name_in(row, "source"), name_in(row, "destination")
+    if source == r.DEFAULT_EXCHANGE:  # every stream has this binding
+        return None
+    kind = row.get("destination_type")
+    ends = r.Bind(
+        vhost=name_in(row, "vhost"),
+        source=source,
+        destination=destination,
+        to_exchange=kind == "exchange",
+    )
+    try:
         if kind not in ("queue", "exchange"):
-            raise NotServed(f"{about}: its destination_type is neither queue nor exchange")
-        to_exchange = kind == "exchange"
-        ends = Binding(host.name, source, destination, to_exchange, "", NO_HEADERS)
-        if not host.exchanges.has(source):
-            raise NotServed(f"{about}: there is no exchange {source}")
-        if not (host.exchanges.has if to_exchange else host.has_stream)(destination):
-            raise NotServed(f"{about}: there is no {kind} {destination}")
-        try:
-            _, is_new = await bind(host, ends, row, self._check)
-        except NotServed as reason:
-            raise NotServed(f"{about}: {reason}") from None
-        return is_new
+            raise NotServed("its destination_type is neither queue nor exchange")
+        return msgspec.structs.replace(ends, **binding_fields(row))
+    except NotServed as reason:
+        raise NotServed(f"{_about(ends)}: {reason}") from None
 
-    def _host(self, row: Row) -> VirtualHost:
-        name = name_in(row, "vhost")
-        host = self._service.broker.virtual_hosts.get(name)
-        if host is None:
-            raise BadRequest(f"there is no virtual host {name[:40]!r}")
-        return host
+
+def _about(bind: r.Bind) -> str:
+    return f"binding {bind.source} to {bind.destination}"
+
+
+# What each row of a kind declares, None for what is there always; in the order in which they need
+# each other.
+_READERS: dict[str, Callable[[Row], Asked[Any] | None]] = {
+    "vhosts": _read_host,
+    "users": _read_user,
+    "permissions": _read_permission,
+    "queues": _read_queue,
+    "exchanges": _read_exchange,
+    "bindings": _read_binding,
+}
 
 
 def _shown(row: Row) -> object:
@@ -358,34 +383,31 @@ def _shown(row: Row) -> object:
     return row.get("name") or {k: v for k, v in row.items() if not k.startswith("password")}
 
 
-async def _declared(host: VirtualHost) -> dict[str, list[Row]]:
-    queues = [
-        _queue_row(host, name)
-        async for name in in_turns(host.names(), _ROWS_A_TURN)
-        if host.has_stream(name)  # not deleted meanwhile
-    ]
-    exchanges: list[Row] = []
-    bindings: list[Row] = []
-    for exchange in host.exchanges.rows():
-        if exchange.is_durable and not is_built_in(exchange.name):
-            exchanges.append(exchange_row(host, exchange))
-        if exchange.name != DEFAULT_EXCHANGE:
-            found = host.exchanges.bindings_from(exchange.name)
-            bindings += [
-                declared_binding(binding)
-                async for binding in in_turns(found, _ROWS_A_TURN)
-                if host.exchanges.is_kept(binding)  # its end may be deleted meanwhile
-            ]
-        await trio.lowlevel.checkpoint()
-    return {"queues": queues, "exchanges": exchanges, "bindings": bindings}
-
-
-def _queue_row(host: VirtualHost, name: Name) -> Row:
+async def _declared(service: Service, request: Request, host: Name) -> dict[str, list[Row]]:
+    streams = await service.ask(request, s.ListDeclared(vhost=host))
+    exchanges = await service.ask(request, r.ListExchanges(vhost=host))
+    bindings = await service.ask(request, r.ListBindings(vhost=host, kept=True))
     return {
-        "name": name,
-        "vhost": host.name,
+        "queues": [_queue_row(host, row) async for row in in_turns(streams, _ROWS_A_TURN)],
+        "exchanges": [
+            exchange_row(row)
+            async for row in in_turns((found.row for found in exchanges), _ROWS_A_TURN)
+            if row.is_durable and not r.is_built_in(row.name)
+        ],
+        "bindings": [
+            declared_binding(binding)
+            async for binding in in_turns(bindings, _ROWS_A_TURN)
+            if binding.source != r.DEFAULT_EXCHANGE
+        ],
+    }
+
+
+def _queue_row(host: Name, stream: s.Declared) -> Row:
+    return {
+        "name": stream.stream,
+        "vhost": host,
         "type": STREAM,
         "durable": True,
         "auto_delete": False,
-        "arguments": shown_arguments(host.arguments(name)),
+        "arguments": shown_arguments(stream.arguments),
     }

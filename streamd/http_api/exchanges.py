@@ -5,17 +5,11 @@ unless the argument x-super-stream is false, because scripts and client suites b
 from exchanges and bindings. Programs that speak AMQP have to set the argument to true.
 """
 
-from functools import partial
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.users import Rights
-from streamd.broker.catalog.writer import Check
-from streamd.broker.virtual_host import VirtualHost
-from streamd.http_api.caller import caller_of
-from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
+from streamd.http_api.description import CREATED_OR_DONE, DONE, Operation, described
 from streamd.http_api.messages import (
     NotServed,
     Row,
@@ -29,22 +23,12 @@ from streamd.http_api.messages import (
     read_body,
     text,
 )
-from streamd.http_api.queues import host_of, hosts_of
 from streamd.http_api.schemas import FLAG, about
 from streamd.http_api.service import Service
+from streamd.operations import routing as r
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
-from streamd.operations.rights import Right
-from streamd.operations.routing import (
-    ALTERNATE,
-    DEFAULT_EXCHANGE,
-    RESERVED_PREFIX,
-    SUPER_STREAM,
-    ExchangeRow,
-    ExchangeType,
-    could_be_super_stream,
-    exchange_type,
-)
+from streamd.operations.routing import ALTERNATE, DEFAULT_EXCHANGE, SUPER_STREAM, ExchangeType
 
 DEFAULT_IN_PATHS = "amq.default"  # RabbitMQ's name for it where an empty name cannot be written
 _ONE = "/api/exchanges/{vhost}/{name}"
@@ -57,7 +41,7 @@ class ExchangePaths:
     TITLE = "Exchanges"
 
     def __init__(self, service: Service) -> None:
-        self._hosts = service.broker.virtual_hosts
+        self._ask = service.ask
         self.routes = [
             Route("/api/exchanges", self._list),
             Route("/api/exchanges/{vhost}", self._list),
@@ -66,59 +50,44 @@ class ExchangePaths:
             Route(_ONE, self._delete, methods=["DELETE"]),
         ]
 
-    @described(Operation(rows="Exchange", has_names=True))
+    @described(Operation(rows="Exchange", has_names=True, asks=r.ListExchanges))
     async def _list(self, request: Request) -> Response:
         """Exchanges, super streams among them."""
-        hosts = hosts_of(self._hosts, request)
-        found = [(host, row) for host in hosts for row in host.exchanges.rows()]
+        found = await self._ask(request, r.ListExchanges(vhost=host_part(request)))
         return await listing(
-            request, found, lambda item: exchange_row(*item), lambda item: item[1].name
+            request, found, lambda item: exchange_row(item.row), lambda item: item.row.name
         )
 
-    @described(Operation(answer="Exchange", needs=ENTER))
+    @described(Operation(answer="Exchange", asks=r.GetExchange))
     async def _one(self, request: Request) -> Response:
         """An exchange."""
-        host = host_of(self._hosts, request)
-        row = host.exchanges.find(exchange_part(request, "name"))
-        return json_answer(exchange_row(host, row))
+        vhost, name = part(request, "vhost"), exchange_part(request, "name")
+        found = await self._ask(request, r.GetExchange(vhost=vhost, exchange=name))
+        return json_answer(exchange_row(found.row))
 
-    @described(
-        Operation(
-            body="NewExchange",
-            statuses=CREATED_OR_DONE,
-            needs="the right to configure it; with an alternate exchange, to read it and to write "
-            "to that one",
-        )
-    )
+    @described(Operation(body="NewExchange", statuses=CREATED_OR_DONE, asks=r.PutExchange))
     async def _create(self, request: Request) -> Response:
-        """Declare an exchange."""
-        host, name = host_of(self._hosts, request), exchange_part(request, "name")
-        rights, body = caller_of(request).rights(host.name), await read_body(request)
-        alternate = name_in(mapping(body, "arguments"), ALTERNATE, "")
-        check = partial(check_declare, rights, name, alternate)
-        check()
-        return done(is_new=await create_exchange(host, name, body, check))
+        """Declare an exchange.
 
-    @described(
-        Operation(statuses=DONE, query={"if-unused": _IF_UNUSED}, needs="the right to configure it")
-    )
+        With an alternate exchange, the rights to read it and to write to that one are needed, too.
+        """
+        vhost, name = part(request, "vhost"), exchange_part(request, "name")
+        created = await self._ask(request, put_exchange(vhost, name, await read_body(request)))
+        return done(is_new=created.is_new)
+
+    @described(Operation(statuses=DONE, query={"if-unused": _IF_UNUSED}, asks=r.DeleteExchange))
     async def _delete(self, request: Request) -> Response:
         """Delete an exchange."""
-        host, name = host_of(self._hosts, request), exchange_part(request, "name")
-        check = partial(caller_of(request).rights(host.name).require, Right.CONFIGURE, name)
-        check()
-        host.exchanges.find(name)
+        vhost, name = part(request, "vhost"), exchange_part(request, "name")
         if_unused = flag(request.query_params, "if-unused", default=False)
-        await host.exchanges.delete(name, check, if_unused=if_unused)
+        asked = r.DeleteExchange(vhost=vhost, exchange=name, if_unused=if_unused)
+        await self._ask(request, asked)
         return done()
 
 
-def check_declare(rights: Rights, name: Name, alternate: Name) -> None:
-    """Raise Refused unless somebody with these rights may declare an exchange."""
-    rights.require(Right.CONFIGURE, name)
-    if alternate:  # messages go on from here to there
-        rights.require(Right.READ, name)
-        rights.require(Right.WRITE, alternate)
+def host_part(request: Request) -> Name | None:
+    """The virtual host in the path; None where there is none in it."""
+    return part(request, "vhost") if "vhost" in request.path_params else None
 
 
 def exchange_part(request: Request, name: str) -> Name:
@@ -127,19 +96,16 @@ def exchange_part(request: Request, name: str) -> Name:
     return DEFAULT_EXCHANGE if found == DEFAULT_IN_PATHS else found
 
 
-async def create_exchange(host: VirtualHost, name: Name, body: Row, check: Check) -> bool:
-    """Declare an exchange as definitions and requests describe it; returns whether it is new.
-
-    See CatalogWriter.turn for `check`.
+def put_exchange(virtual_host: Name, name: Name, body: Row) -> r.PutExchange:
+    """Declare an exchange as definitions and requests describe it.
 
     Raises:
         NotServed: its type, or its properties as a super stream, do not exist here.
         BadRequest: it cannot be understood.
-        Refused: it cannot be declared.
     """
     arguments = mapping(body, "arguments")
-    row = ExchangeRow(
-        host.name,
+    row = r.ExchangeRow(
+        virtual_host,
         name,
         _type(body),
         flag(body, "durable", default=True),
@@ -150,40 +116,42 @@ async def create_exchange(host: VirtualHost, name: Name, body: Row, check: Check
     is_super_stream: bool | None = None
     if SUPER_STREAM in arguments:
         is_super_stream = flag(arguments, SUPER_STREAM, default=True)
-    elif not host.exchanges.has(name):
-        is_super_stream = could_be_super_stream(row)
-    if is_super_stream and not could_be_super_stream(row):
+    if is_super_stream and not r.could_be_super_stream(row):
         raise NotServed(
             f"{SUPER_STREAM} is true: a super stream is direct and durable, neither auto-delete "
             f"nor internal, and has no {ALTERNATE}"
         )
-    return await host.exchanges.declare(row, check, super_stream=is_super_stream)
+    return r.PutExchange(
+        vhost=virtual_host,
+        exchange=name,
+        type=ExchangeType(row.type),
+        is_durable=row.is_durable,
+        auto_delete=row.auto_delete,
+        is_internal=row.is_internal,
+        alternate=row.alternate,
+        is_super_stream=is_super_stream,
+    )
 
 
 def _type(body: Row) -> ExchangeType:
     try:
-        return exchange_type(text(body, "type", ExchangeType.DIRECT))
+        return r.exchange_type(text(body, "type", ExchangeType.DIRECT))
     except Refused as refused:
         raise NotServed(refused.details) from refused
 
 
-def exchange_row(host: VirtualHost, row: ExchangeRow) -> Row:
+def exchange_row(row: r.ExchangeRow) -> Row:
     """An exchange as RabbitMQ shows it."""
     name = row.name
     arguments: Row = {ALTERNATE: row.alternate} if row.alternate else {}
-    if could_be_super_stream(row) and not is_built_in(name):
+    if r.could_be_super_stream(row) and not r.is_built_in(name):
         arguments[SUPER_STREAM] = row.is_super_stream
     return {
         "name": name,
-        "vhost": host.name,
+        "vhost": row.virtual_host,
         "type": row.type,
         "durable": row.is_durable,
         "auto_delete": row.auto_delete,
         "internal": row.is_internal,
         "arguments": arguments,
     }
-
-
-def is_built_in(name: Name) -> bool:
-    """Whether every virtual host has this exchange, in RabbitMQ if not here."""
-    return name == DEFAULT_EXCHANGE or name.startswith(RESERVED_PREFIX)

@@ -1,7 +1,7 @@
 """/api/queues, where every queue is a stream, and /api/stream/super-streams."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from segments.derived.key_schedule import KeyFigures
-from streamd.broker.declared.arguments import Arguments, plain_arguments
+from streamd.broker.declared.arguments import plain_arguments
 from streamd.broker.declared.partitions import SuperStreamRow
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
@@ -262,10 +262,9 @@ def _text(name: str, value: object) -> str:
     raise BadRequest(f"{name} is neither a string nor a number")
 
 
-def shown_arguments(arguments: Arguments) -> Row:
+def shown_arguments(arguments: Mapping[str, s.Plain]) -> Row:
     """A stream's arguments under their AMQP names."""
-    plain = plain_arguments(arguments)
-    return {TYPE: STREAM} | {_PREFIX + key: value for key, value in plain.items()}
+    return {TYPE: STREAM} | {_PREFIX + key: value for key, value in arguments.items()}
 
 
 def _row(caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> Row:
@@ -273,7 +272,7 @@ def _row(caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> R
         "name": name,
         "vhost": host.name,
         "type": STREAM,
-        "arguments": shown_arguments(host.arguments(name)),
+        "arguments": shown_arguments(plain_arguments(host.arguments(name))),
         "durable": True,
         "auto_delete": False,
         "exclusive": False,

@@ -5,7 +5,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.auth.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
 from streamd.http_api.description import CREATED_OR_DONE, DONE, Operation, described
 from streamd.http_api.messages import (
     BadRequest,
@@ -23,6 +22,7 @@ from streamd.http_api.overview import message_counts
 from streamd.http_api.service import NODE, Service
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.names import Name
+from streamd.operations.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
 
 _PERMISSION = "/api/permissions/{vhost}/{user}"
 

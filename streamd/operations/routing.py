@@ -1,19 +1,26 @@
 """Exchanges and bindings: where messages go that programs publish over AMQP."""
 
+import hashlib
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from streamd.net.turns import in_turns
 from streamd.operations.declaration import Allowed, Created, Enter, OfHost, Operation
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
 
 Answer = TypeVar("Answer")
+
+_HASH_BYTES = 9
+_ROWS_A_TURN = 100
 
 DEFAULT_EXCHANGE = Name("")
 RESERVED_PREFIX = "amq."
@@ -79,6 +86,34 @@ class Binding(NamedTuple):
 def arguments_text(arguments: Headers) -> str:
     """Arguments as one string; equal for equal ones, but 1, 1.0 and true are different."""
     return json.dumps(dict(arguments), sort_keys=True)
+
+
+def properties_key(binding: Binding) -> str:
+    """The routing key and a hash of the arguments: tells bindings between the same two ends apart.
+
+    Source: rabbitmq/rabbitmq-server, deps/rabbitmq_management_agent/src/rabbit_mgmt_format.erl; the
+    hash is our own.
+    """
+    key = quote(binding.key, safe="").replace("~", "%7E")
+    if not binding.arguments:
+        return key or "~"
+    raw = arguments_text(binding.arguments).encode()
+    digest = hashlib.blake2b(raw, digest_size=_HASH_BYTES).digest()
+    return f"{key}~{urlsafe_b64encode(digest).decode()}"
+
+
+async def binding_with(bindings: list[Binding], key: str) -> Binding | None:
+    """The binding with that properties_key, or the only one with that routing key.
+
+    Args:
+        bindings: those between two ends.
+        key: see above.
+    """
+    async for binding in in_turns(bindings, _ROWS_A_TURN):
+        if properties_key(binding) == key:
+            return binding
+    same_key = [binding for binding in bindings if binding.key == key]
+    return same_key[0] if len(same_key) == 1 else None
 
 
 def exchange_type(name: str) -> ExchangeType:
@@ -220,15 +255,13 @@ class Bound(Created, frozen=True):
     binding: Binding
 
 
-class OfBinding(OfHost[Answer], Generic[Answer], frozen=True, kw_only=True):
-    """An operation on a binding.
+class OfEnds(OfHost[Answer], Generic[Answer], frozen=True, kw_only=True):
+    """An operation on what leads from an exchange to a stream or to another exchange.
 
     Attributes:
         source: the exchange.
         destination: the other one.
         to_exchange: the other one is an exchange.
-        key: a routing key, or the pattern of a topic exchange.
-        arguments: see Binding.
     """
 
     NEEDS = (Allowed(Right.READ, "source"), Allowed(Right.WRITE, "destination"))
@@ -237,17 +270,42 @@ class OfBinding(OfHost[Answer], Generic[Answer], frozen=True, kw_only=True):
     source: Name
     destination: Name
     to_exchange: bool = False
+
+
+class Bind(OfEnds[Bound], frozen=True, kw_only=True):
+    """Bind a stream or an exchange to an exchange.
+
+    Attributes:
+        key: a routing key, or the pattern of a topic exchange.
+        arguments: see Binding.
+    """
+
+    NAME = "binding.put"
+
     key: str = ""
     arguments: dict[str, Scalar] = msgspec.field(default_factory=dict)
 
 
-class Bind(OfBinding[Bound], frozen=True, kw_only=True):
-    """Bind a stream or an exchange to an exchange."""
+class Unbind(OfEnds[None], frozen=True, kw_only=True):
+    """Remove a binding.
 
-    NAME = "binding.put"
-
-
-class Unbind(OfBinding[None], frozen=True, kw_only=True):
-    """Remove a binding; one that is not there is none any more."""
+    Attributes:
+        binding: its `properties_key`, or its routing key where it is the only one with that.
+    """
 
     NAME = "binding.delete"
+
+    binding: str
+
+
+class ListWritable(OfHost[list[Name]], frozen=True, kw_only=True):
+    """Which of some names the user may write to.
+
+    Attributes:
+        names: of streams and exchanges.
+    """
+
+    NAME = "names.writable"
+    NEEDS = Enter()
+
+    names: tuple[Name, ...]

@@ -1,6 +1,6 @@
 """What can be asked of streams and super streams: to be there, or not; and what one stream has."""
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,23 @@ class CreateStream(OfStream[Created], frozen=True, kw_only=True):
     CHANGES = True
 
     arguments: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+Plain: TypeAlias = str | int | float | bool
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """A stream, and the arguments that it was declared with, by their names there."""
+
+    stream: Name
+    arguments: dict[str, Plain]
+
+
+class ListDeclared(OfHost[list[Declared]], frozen=True, kw_only=True):
+    """Streams as they were declared, by name."""
+
+    NAME = "stream.declared"
+    NEEDS = Enter()
 
 
 class DeleteStream(OfStream[None], frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ class PutUser(Operation[Created], frozen=True, kw_only=True):
     Attributes:
         name: of the user.
         password: the new one; with an empty one nobody can log in.
-        password_hash: instead of a password, as `streamd.auth.passwords.read_hash` gives it.
+        password_hash: instead of a password, as `streamd.operations.passwords.read_hash` gives it.
         tags: the new ones, all of them.
         is_new: True when there must be no such user yet, False when there must be one.
         was: the tags that it must have now; else somebody has changed them meanwhile.

@@ -35,6 +35,12 @@ class ListVirtualHosts(Operation[list[VirtualHost]], frozen=True, kw_only=True):
     NAME = "vhost.list"
 
 
+class ListHostNames(Operation[list[Name]], frozen=True, kw_only=True):
+    """The names of virtual hosts that the user may look into."""
+
+    NAME = "vhost.names"
+
+
 class GetVirtualHost(OfHost[HostDetails], frozen=True, kw_only=True):
     """A virtual host."""
 

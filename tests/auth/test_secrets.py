@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.auth import passwords, throttle as guesses
+from streamd.auth import throttle as guesses
 from streamd.auth.throttle import LoginThrottle
 from streamd.config import Config
 from streamd.net.addresses import network_of
+from streamd.operations import passwords
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
 from streamd.wire.stream import ResponseCode, commands as c

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.auth import passwords, users as access
+from streamd.auth import users as access
+from streamd.operations import passwords
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.server import FIRST, OK, Harness, Peer, harness

@@ -653,7 +653,7 @@ async def test_definitions_name_what_they_leave_out(http: Http) -> None:
         ({"queues": [7]}, "queues is not a list"),
         ({"queues": [{"vhost": "/"}]}, "name is missing"),
         ({"queues": [{"name": "q"}]}, "vhost is missing"),
-        ({"queues": [{"name": "q", "vhost": "none"}]}, "no virtual host"),
+        ({"queues": [{"name": "q", "vhost": "none", "type": "stream"}]}, "no virtual host"),
         ({"users": [{"name": "ada"}]}, "tags_not_present"),
         ({"users": [{"name": "guest", "tags": ""}]}, "last administrator"),
         ({"permissions": [{"user": "none", "vhost": "/"}]}, "configure is missing"),

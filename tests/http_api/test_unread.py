@@ -18,7 +18,7 @@ REQUESTS = [
     ("GET", "whoami", RIGHT, 200),
     ("PUT", "nowhere", RIGHT, 404),
     ("POST", "queues", RIGHT, 405),
-    ("PUT", "exchanges/gone/s", RIGHT, 404),
+    ("POST", "definitions/gone", RIGHT, 404),
     ("PUT", "queues/%2F/s", WRONG, 401),
 ]
 

@@ -19,7 +19,6 @@ from trio.testing import (
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
 from segments.errors import UnreadableError
-from streamd.auth import passwords
 from streamd.broker.catalog import catalog, schema as catalog_schema
 from streamd.broker.streams import history
 from streamd.broker.virtual_host import VirtualHost
@@ -28,6 +27,7 @@ from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Address, FileUnreadable, PolledFeed, TransportClosed, feed_from
 from streamd.net.wakeup import Wakeup
+from streamd.operations import passwords
 from streamd.server import STREAM, ServedProtocol, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
