@@ -1,0 +1,207 @@
+"""A search that is handed what it needs of a log, and what happens to the log meanwhile."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from segments.derived.key_files import keys_of
+from segments.log import Log
+from segments.policy import LogPolicy
+from segments.search import FoundMessage, Limits, SearchRequest, StreamIsGone
+from segments.search.handed import HandedLog, conduct
+from segments.search.handing import (
+    Failed,
+    Fetched,
+    FilesOf,
+    Found,
+    Handing,
+    Job,
+    Needs,
+    Outcome,
+    Segments,
+    Some,
+    close,
+)
+from segments.segment import SEGMENT_SUFFIX
+from tests.segments.derived.test_key_files import index_keys
+from tests.segments.search.model import IDENTITY, START_MS, index_all, pages
+from tests.segments.search.test_search import order
+from tests.support.disk import FaultyDisk
+from tests.support.logs import append, truncate
+
+KEYED = SearchRequest(keys=("4711",), properties=("order_id",), limit=1_000)
+ALL = SearchRequest(limit=1_000)
+HAPPENING = ("", "append", "expire", "cut", "seal", "index")
+NEEDS = Needs(None, keys=False)
+
+
+def filled(count: int, disk: FaultyDisk | None = None) -> Log:
+    """A log of orders in chunks of two, three chunks in a segment; each third has the key 4711."""
+    policy = LogPolicy(max_segment_chunks=3, key_properties=("order_id",))
+    log = Log.open("s", policy, disk or FaultyDisk())
+    for at in range(0, count, 2):
+        append(log, [numbered(n) for n in (at, at + 1)], now_ms=START_MS + at)
+    return log
+
+
+def numbered(number: int) -> bytes:
+    return order("4711" if number % 3 == 0 else str(number), b"%d" % number)
+
+
+def job(log: Log, asked: SearchRequest, after: str = "") -> Job:
+    ends = log.first_offset, log.committed_offset, log.gaps
+    return Job(asked, IDENTITY, START_MS, after, Limits(), *ends, 1e9)
+
+
+def outcome_of(log: Log, asked: SearchRequest, between: Any = lambda: None) -> Outcome:
+    """What comes of a page, something happening before each answer."""
+    handing = Handing(log)
+
+    def ask(question: Any) -> Any:
+        between()
+        return handing.answer(question)
+
+    steps, answer = conduct(job(log, asked), ask, lambda: 0.0), None
+    while True:
+        try:
+            question = steps.send(answer)  # type: ignore[arg-type] # None at the beginning
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            handing.take(outcome.notes)
+            handing.mend(outcome.notes)
+            return outcome
+        answer = None
+        if question is not None:
+            between()
+            segment = handing.segment(question.files.base)
+            if segment is not None:
+                keys_of(segment)
+            answer = Fetched(True, (), handing.files(question.files))
+
+
+def found(outcome: Outcome) -> list[FoundMessage]:
+    assert isinstance(outcome, Found), outcome
+    return outcome.page.messages
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    happening=st.lists(
+        st.sampled_from(("", "append", "expire", "cut", "seal", "index")), max_size=9
+    ),
+    asked=st.sampled_from((ALL, KEYED)),
+    newest=st.booleans(),
+)
+def test_what_happens_between_two_questions(
+    happening: list[str], asked: SearchRequest, newest: bool
+) -> None:
+    """What is found is what there was at the beginning, but for what was removed meanwhile."""
+    log = filled(40)
+    number = log.next_offset
+    left = iter(happening)
+
+    def happen() -> None:
+        match next(left, ""):
+            case "append":
+                append(log, [numbered(log.next_offset)] * 2, now_ms=START_MS + 100)
+            case "expire":
+                log.policy = log.policy.__class__(
+                    max_length_bytes=log.size - 1, max_segment_chunks=3
+                )
+                log.flush(with_checkpoint=True)
+                log.expire(START_MS).run()
+            case "cut":
+                truncate(log, min(log.first_offset + 2, log.next_offset))
+            case "seal":
+                log.seal()
+            case "index":
+                index_keys(log)
+                index_all(log)
+
+    messages = found(outcome_of(log, replace(asked, newest=newest), happen))
+    offsets = [message.offset for message in messages]
+    assert offsets == sorted(set(offsets), reverse=newest)
+    wanted = [n for n in range(number) if asked is ALL or n % 3 == 0]
+    assert {n for n in wanted if n >= log.first_offset} <= set(offsets) <= set(wanted)
+    assert all(numbered(m.offset) == m.raw for m in messages)
+
+
+def test_a_stream_that_is_made_again_is_another_one() -> None:
+    """In the same folder, with files of the same names."""
+    disk = FaultyDisk()
+    log = filled(20, disk)
+    handing = Handing(log)
+    search = HandedLog(job(log, ALL), handing.answer)
+    segment = search.segment_holding(7)
+    log.close()
+    for name in disk.list("s"):
+        disk.remove(f"s/{name}")
+    other = filled(20, disk)
+    assert not search.keeps(segment)
+    assert not handing.files(FilesOf(segment.base_offset, NEEDS)).files
+    with pytest.raises(StreamIsGone):
+        search.segment_holding(7)
+    search.close()
+    other.close()
+
+
+def test_a_stream_that_goes_meanwhile() -> None:
+    log = filled(400)
+    left = iter(range(2))
+
+    def between() -> None:
+        if next(left, None) is None:
+            log.abandon()
+
+    assert isinstance(outcome_of(log, ALL, between), Failed)
+
+
+def test_files_that_are_handed_out_can_only_be_read(tmp_path: Path) -> None:
+    """Also that of the segment that grows, which the writer has open for writing."""
+    log = Log.open(str(tmp_path), LogPolicy())
+    append(log, [order("1")])
+    answer = Handing(log).answer(Segments(0, False, NEEDS))
+    assert isinstance(answer, Some)
+    assert SEGMENT_SUFFIX in answer.files.files
+    for file in answer.files.files.values():
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(file.fileno(), b"x")
+    close(answer.files.files)
+    log.close()
+
+
+def test_what_a_search_learns_is_noted() -> None:
+    disk = FaultyDisk()
+    log = filled(20, disk)
+    content = disk.files[log.segments[1].path()].content
+    content[20:60] = bytes(40)  # the header of its first chunk
+    expected = [n for n in range(20) if n not in (6, 7)]
+    assert [m.offset for m in found(outcome_of(log, ALL))] == expected
+    assert list(log.segments[1].damage) == [8]
+    for segment in log.segments:
+        segment.drop_filters()
+    asked = replace(ALL, filter_values=(b"x",), filter_properties=("order_id",))
+    outcome_of(log, asked)
+    assert log.segments[0] in log.take_index_requests()
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_time_passes_over_very_many_segments(newest: bool) -> None:
+    """Of those that are out of time no file is opened."""
+    log = filled(600)
+    asked = replace(ALL, from_ms=START_MS + 300, to_ms=START_MS + 301, newest=newest)
+    handing, questions = Handing(log), []
+
+    def ask(question: Any) -> Any:
+        questions.append(question)
+        return handing.answer(question)
+
+    for _ in conduct(job(log, asked), ask, lambda: 0.0):
+        pass
+    assert len(questions) < 10
+    offsets = [m.offset for page in pages(log, asked) for m in page.messages]
+    assert sorted(offsets) == [300, 301]
