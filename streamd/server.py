@@ -169,7 +169,7 @@ class Server:
         self.handshakes = 0
         self._config = config
         self._max_connections = _connection_budget(config)
-        self.engine = open_engine(broker, directory, self.connections)
+        self.engine = open_engine(broker, directory, self.connections, self.addresses)
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in

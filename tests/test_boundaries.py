@@ -200,8 +200,11 @@ def check_no_circle(targets: dict[str, set[str]]) -> None:
 
 
 def test_the_broker_and_the_doors_know_no_protocol_as_bytes() -> None:
-    """A third protocol is a folder in wire/, one in connections/ and a line in server.py."""
-    allowed = ("streamd/wire/", "streamd/connections/", "streamd/cli/")
+    """A third protocol is a folder in wire/, one in connections/ and a line in server.py.
+
+    Metrics name the codes that the stream protocol answers with.
+    """
+    allowed = ("streamd/wire/", "streamd/connections/", "streamd/metrics/", "streamd/cli/")
     users = {
         file
         for file, target, _ in edges()

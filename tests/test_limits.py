@@ -21,8 +21,7 @@ from segments.tier import plan as tier_plan
 from streamd import config as limits, patterns
 from streamd.auth import throttle, users
 from streamd.broker import searches
-from streamd.broker.declared import arguments, checks, standing_selectors
-from streamd.broker.declared.checks import MAX_PARTITIONS
+from streamd.broker.declared import checks, standing_selectors
 from streamd.broker.declared.filter_contract import MAX_VALUES_BYTES
 from streamd.broker.routing import exchanges, rules
 from streamd.broker.streams import fetcher as tier_fetcher, history, log_writer
@@ -50,7 +49,8 @@ from streamd.metrics import scrape
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
-from streamd.operations import tier_reports as reports
+from streamd.operations import arguments, tier_reports as reports
+from streamd.operations.streams import MAX_PARTITIONS
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
 from streamd.wire.stream import ResponseCode, codec, commands as c

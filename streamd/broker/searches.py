@@ -30,18 +30,18 @@ from segments.selector import (
 from segments.times import time_ms
 from segments.words import whole_number
 from streamd.broker.catalog.writer import Check
-from streamd.broker.declared.argument_kinds import Value
-from streamd.broker.declared.arguments import (
-    FILTER_CONTRACT,
-    KEY_PROPERTIES,
-    STRICT,
-    filter_properties,
-)
 from streamd.broker.search_places import Place
 from streamd.broker.search_session import FETCH_SECONDS, Session
 from streamd.broker.streams.fetcher import AwayError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
+from streamd.operations.argument_kinds import Value
+from streamd.operations.arguments import (
+    FILTER_CONTRACT,
+    KEY_PROPERTIES,
+    STRICT,
+    filter_properties,
+)
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 

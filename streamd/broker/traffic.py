@@ -12,7 +12,7 @@ and what a reader counted in those of its stream when the reader is closed.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from streamd.operations.figures import Flow
 
@@ -145,16 +145,6 @@ class WrittenLog(Protocol):
     @property
     def written(self) -> tuple[int, int, int]:
         """Messages, chunks and bytes that were appended since it was opened."""
-
-
-class ReadTotals(NamedTuple):
-    """What consumers have read and skipped; see Flow."""
-
-    chunks: int
-    skipped_chunks: int
-    skipped_bytes: int
-    unfiltered_chunks: int
-    lost_messages: int
 
 
 NOTHING = Flow()
@@ -307,10 +297,6 @@ class StreamTraffic:
         if sends is not None:
             self._past = self._past.plus(_read(progress, sends=sends))
             self.server.settle(self)
-
-    def read(self) -> ReadTotals:
-        """What its consumers have read and skipped, also those that have ended."""
-        return ReadTotals(*self.flow()[-len(ReadTotals._fields) :])
 
     def flow(self) -> Flow:
         """What has gone through it."""

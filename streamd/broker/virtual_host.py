@@ -22,7 +22,6 @@ from segments.store.object_names import StreamKey
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.catalog.writer import Check, Turn, permitted
-from streamd.broker.declared.arguments import Arguments, policy_of, read_arguments
 from streamd.broker.declared.checks import check_stream_name
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
@@ -41,6 +40,7 @@ from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.operations.arguments import Arguments, policy_of, read_arguments
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.routing import as_super_stream

@@ -9,10 +9,10 @@ import click
 
 from segments.times import whole_ms
 from segments.words import percent, size, whole_number
-from streamd.broker.declared.arguments import ARGUMENTS, Argument, read_arguments
 from streamd.cli.common import Dependent, json_option, moment, run_client, uri_option
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
+from streamd.operations.arguments import ARGUMENTS, Argument, read_arguments
 from streamd.operations.errors import Refused
 from streamd.operations.tier_reports import StreamTier, from_row, plain
 

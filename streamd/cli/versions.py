@@ -9,8 +9,7 @@ from segments.format_constants import (
     KEY_TABLE_VERSION,
 )
 from streamd.broker.catalog.schema import VERSION as CATALOG_VERSION
-from streamd.connections.stream.login import COMPATIBLE_VERSION
-from streamd.version import __version__
+from streamd.version import COMPATIBLE_VERSION, __version__
 
 
 def versions() -> str:

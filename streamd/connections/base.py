@@ -23,14 +23,10 @@ from streamd.auth.authentication import AuthenticationFailed
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import ARRIVED_SECONDS, FAREWELL_SECONDS
 from streamd.connections.watch import Watch
-from streamd.engine.registry import (
-    ConnectionRegistry,
-    ConsumerFacts,
-    LoggedIn,
-    PublisherFacts,
-)
+from streamd.engine.registry import ConnectionRegistry, LoggedIn
 from streamd.net.duplex import Duplex, Ended, Sender, Stopped
 from streamd.net.transport import Transport, TransportClosed
+from streamd.operations.connections import ConsumerFacts, PublisherFacts
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
-from streamd.engine import Caller
-from streamd.http_api.caller import caller_of
 from streamd.http_api.messages import BadRequest
 from streamd.operations.errors import NoSuch, Reason, Refused, ReservedName
-from streamd.operations.names import Name
+from streamd.operations.names import Name, as_sent
 from streamd.operations.virtual_hosts import ListHostNames
 
 BAD_REQUEST = 400
@@ -44,31 +41,11 @@ async def host_names(site: Site, request: Request) -> list[Name]:
     return await site.service.ask(request, ListHostNames())
 
 
-def host_named(hosts: dict[Name, VirtualHost], caller: Caller, name: Name) -> VirtualHost:
-    """The virtual host that a form names.
-
-    Raises:
-        Refused: the user may not enter it, or there is none.
-    """
-    caller.require_host(name)
-    host = hosts.get(name)
-    if host is None:
-        raise gone("virtual host", name)
-    return host
-
-
-def hosts_seen(hosts: dict[Name, VirtualHost], caller: Caller) -> list[VirtualHost]:
-    """The virtual hosts that a user may look into, by name."""
-    return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
-
-
-def hosts_chosen(
-    hosts: dict[Name, VirtualHost], request: Request
-) -> tuple[list[VirtualHost], list[VirtualHost]]:
-    """The virtual hosts that the user of a request may see, and of them the one it asks for."""
-    seen = hosts_seen(hosts, caller_of(request))
-    chosen = request.query_params.get("vhost", "")
-    return seen, [host for host in seen if chosen in ("", host.name)]
+async def hosts_chosen(site: Site, request: Request) -> tuple[list[Name], Name | None]:
+    """The virtual hosts that the user may see, and the one of them that the address asks for."""
+    hosts = await host_names(site, request)
+    chosen = as_sent(request.query_params.get("vhost", ""))
+    return hosts, chosen if chosen in hosts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,16 @@ Nobody counts that for the console: whoever looks at connections leaves what was
 the next look, his own or another's, makes a rate of the two.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from weakref import WeakKeyDictionary
 
-from streamd.engine.registry import ConsumerFacts, LiveConnection, PublisherFacts
+from streamd.operations.connections import ConnectionDetails
 
 SHORTEST_MS = 4_000  # between two looks
 LONGEST_MS = 60_000  # a rate over a longer time says nothing about now
+MOST = 10_000  # connections
 PUBLISHED, CONSUMED = "published", "consumed"
 
 Key: TypeAlias = tuple[str, int]  # PUBLISHED or CONSUMED, number of the publisher or subscription
@@ -45,39 +46,38 @@ _UNKNOWN = Rates({}, None, None)
 
 
 class ConnectionRates:
-    """The rates of connections, as long as those are open."""
+    """The rates of connections; of so many, those that were looked at last."""
 
     def __init__(self) -> None:
-        self._looks: WeakKeyDictionary[LiveConnection, _Looks] = WeakKeyDictionary()
+        self._looks: OrderedDict[tuple[str, int], _Looks] = OrderedDict()
 
-    def look(
-        self,
-        connection: LiveConnection,
-        publishers: list[PublisherFacts],
-        consumers: list[ConsumerFacts],
-        now_ms: float,
-    ) -> Rates:
+    def look(self, found: ConnectionDetails, now_ms: float) -> Rates:
         """The rates of a connection since one of the last looks at it.
 
         Args:
-            connection: which one.
-            publishers: of it, as they are now.
-            consumers: the same.
+            found: the connection, as it is now.
             now_ms: the time, in ms since 1970.
         """
-        counts: dict[Key, int] = {(PUBLISHED, p.publisher_id): p.published for p in publishers}
-        counts |= {(CONSUMED, c.subscription_id): c.consumed for c in consumers}
-        looks = self._looks.get(connection)
+        connection = found.connection
+        counts: dict[Key, int] = {
+            (PUBLISHED, p.publisher_id): p.published for p in found.publishers
+        }
+        counts |= {(CONSUMED, c.subscription_id): c.consumed for c in found.consumers}
+        key = connection.name, connection.connected_at_ms
+        looks = self._looks.get(key)
         if looks is None or not 0 <= now_ms - looks.now_ms <= LONGEST_MS:
             begin = connection.connected_at_ms  # when nothing was counted
             is_young = 0 <= now_ms - begin <= LONGEST_MS
             looks = _Looks(
                 now_ms, counts, begin if is_young else now_ms, {} if is_young else counts
             )
-            self._looks[connection] = looks
+            self._looks[key] = looks
+            if len(self._looks) > MOST:
+                self._looks.popitem(last=False)
         elif now_ms - looks.now_ms >= SHORTEST_MS:
             looks.before_ms, looks.before = looks.now_ms, looks.now
             looks.now_ms, looks.now = now_ms, counts
+        self._looks.move_to_end(key)
         seconds = (now_ms - looks.before_ms) / 1000
         if seconds < SHORTEST_MS / 1000:
             return _UNKNOWN

@@ -10,25 +10,12 @@ from streamd.console.connection_rates import CONSUMED, PUBLISHED, ConnectionRate
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site, is_poll
-from streamd.engine.registry import (
-    STREAM_PROTOCOL,
-    ConsumerFacts,
-    LiveConnection,
-    PublisherFacts,
-)
-from streamd.http_api.caller import caller_of
-from streamd.http_api.connections import (
-    MAX_REASON,
-    end_connection,
-    may_end,
-    require_connection,
-    sees_connection,
-)
+from streamd.http_api.caller import visitor_of
 from streamd.http_api.messages import part
-from streamd.net.turns import in_turns
+from streamd.operations import connections as c
+from streamd.operations.connections import MAX_REASON, STREAM_PROTOCOL, Connection
 from streamd.operations.errors import NoSuch
 
-_CONNECTIONS_A_TURN = 10
 _MOST_ROWS = 200
 _ONE = "/connections/{connection}"
 
@@ -44,7 +31,7 @@ class ConnectionRow(NamedTuple):
         lag_seconds: how old the first message is that a consumer has not been sent.
     """
 
-    connection: LiveConnection
+    connection: Connection
     title: str
     num_publishers: int
     num_consumers: int
@@ -58,8 +45,7 @@ class ConnectionPages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._connections = site.service.connections
-        self._now_ms = site.service.broker.now_ms
+        self._ask, self._now_ms = site.service.ask, site.service.now_ms
         self._rates = ConnectionRates()
         site.navigation.append(NavigationItem("Connections", "/connections"))
         self.routes = [
@@ -69,9 +55,7 @@ class ConnectionPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        caller = caller_of(request)
-        seen = [c for c in self._connections if sees_connection(caller, c)]
-        rows = [self._row(c) async for c in in_turns(seen, _CONNECTIONS_A_TURN)]
+        rows = [self._row(found) for found in await self._ask(request, c.ListConnections())]
         has_hosts = len({row.connection.virtual_host for row in rows}) > 1
         listing = await list_items(request, rows, _columns(with_host=has_hosts), _searched)
         return await self._site.show(
@@ -79,77 +63,62 @@ class ConnectionPages:
             "connections.html",
             listing=listing,
             has_hosts=has_hosts,
-            sees_all=caller.sees_all,
+            sees_all=visitor_of(request).sees_all,
         )
 
-    def _row(self, connection: LiveConnection) -> ConnectionRow:
-        publishers, consumers = connection.publishers(), connection.consumers()
+    def _row(self, found: c.ConnectionDetails) -> ConnectionRow:
         return ConnectionRow(
-            connection,
-            title_of(connection),
-            len(publishers),
-            len(consumers),
-            self._rates.look(connection, publishers, consumers, self._now_ms()),
-            max((facts.lag for facts in consumers), default=None),
-            max((facts.lag_seconds for facts in consumers), default=0.0),
+            found.connection,
+            title_of(found.connection),
+            len(found.publishers),
+            len(found.consumers),
+            self._rates.look(found, self._now_ms()),
+            max((facts.lag for facts in found.consumers), default=None),
+            max((facts.lag_seconds for facts in found.consumers), default=0.0),
         )
 
     # -- one
 
-    def _find(self, request: Request) -> LiveConnection:
-        name = part(request, "connection")
-        connection = self._connections.find(name)
-        if connection is None:
-            raise NoSuch(f"there is no connection {name}: it was closed")
-        require_connection(caller_of(request), connection)
-        return connection
+    async def _find(self, request: Request) -> c.ConnectionDetails:
+        return await self._ask(request, c.GetConnection(name=part(request, "connection")))
 
     async def _show(self, request: Request) -> Response:
         try:
-            connection = self._find(request)
+            found = await self._find(request)
         except NoSuch:
             if is_poll(request):  # of a page that is open: it says so instead of what it said
                 return await self._site.show(request, "connection_closed.html")
             raise
-        publishers, consumers = connection.publishers(), connection.consumers()
-        rates = self._rates.look(connection, publishers, consumers, self._now_ms())
+        connection, rates = found.connection, self._rates.look(found, self._now_ms())
         return await self._site.show(
             request,
             "connection.html",
             connection=connection,
             title=title_of(connection),
-            publishers=_first(publishers),
-            consumers=_first(consumers),
-            num_publishers=len(publishers),
-            num_consumers=len(consumers),
+            publishers=found.publishers[:_MOST_ROWS],
+            consumers=found.consumers[:_MOST_ROWS],
+            num_publishers=len(found.publishers),
+            num_consumers=len(found.consumers),
             rates=rates,
             published=partial(_rate, rates, PUBLISHED),
             consumed=partial(_rate, rates, CONSUMED),
             counts_publishers=connection.protocol == STREAM_PROTOCOL,
-            may_end=may_end(caller_of(request), connection),
+            may_end=found.may_end,
             most=MAX_REASON,
         )
 
     async def _close(self, request: Request, form: Form) -> Response:
-        connection = self._find(request)
-        reason = form.text("reason") or None
-        end_connection(
-            caller_of(request), connection, reason, "closed through the management console"
-        )
+        connection = (await self._find(request)).connection
+        reason = form.text("reason") or "closed through the management console"
+        await self._ask(request, c.CloseConnections(name=connection.name, reason=reason))
         notice = f"The connection {connection.name} of {connection.user} is being closed."
         return self._site.go(request, self._site.url("connections"), notice)
 
 
-def title_of(connection: LiveConnection) -> str:
+def title_of(connection: Connection) -> str:
     """What a client calls its connection; empty where it does not."""
     named = connection.properties.get("connection_name")
     return named if isinstance(named, str) else ""
-
-
-def _first(
-    facts: list[PublisherFacts] | list[ConsumerFacts],
-) -> list[PublisherFacts] | list[ConsumerFacts]:
-    return facts[:_MOST_ROWS]
 
 
 def _rate(rates: Rates, kind: str, number: int) -> float | None:

@@ -12,6 +12,7 @@ from streamd.console.administering import (
     Deletion,
     gone,
     host_names,
+    hosts_chosen,
     problem_of,
 )
 from streamd.console.forms import Form
@@ -64,7 +65,7 @@ class ExchangePages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        hosts, chosen = await self._hosts(request)
+        hosts, chosen = await hosts_chosen(self._site, request)
         found = await self._ask_engine(request, r.ListExchanges(vhost=chosen))
         columns: list[Column[Exchange]] = [
             Column("name", "Name", _order),
@@ -86,7 +87,7 @@ class ExchangePages:
         )
 
     async def _list_bindings(self, request: Request) -> Response:
-        hosts, chosen = await self._hosts(request)
+        hosts, chosen = await hosts_chosen(self._site, request)
         bindings = await self._ask_engine(request, r.ListBindings(vhost=chosen))
         declared = [binding for binding in bindings if binding.source != DEFAULT_EXCHANGE]
         columns: list[Column[Binding]] = [
@@ -106,12 +107,6 @@ class ExchangePages:
             chosen=request.query_params.get("vhost", ""),
             in_path=in_path,
         )
-
-    async def _hosts(self, request: Request) -> tuple[list[Name], Name | None]:
-        """The virtual hosts that the user may see, and the one that the address asks for."""
-        hosts = await host_names(self._site, request)
-        chosen = as_sent(request.query_params.get("vhost", ""))
-        return hosts, chosen if chosen in hosts else None
 
     # -- creating
 

@@ -31,7 +31,6 @@ from segments.search import FoundMessage, Page, SearchRequest
 from segments.segment import MAX_OFFSET, read_header
 from segments.words import whole_number
 from streamd.broker.catalog.writer import Check
-from streamd.broker.declared.arguments import filter_properties
 from streamd.broker.searches import Busy
 from streamd.broker.virtual_host import VirtualHost
 from streamd.console import downloads
@@ -59,6 +58,7 @@ from streamd.http_api.found_messages import Unsent, while_there
 from streamd.http_api.messages import BadRequest, NotFound, encoded_in_pieces
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.operations.arguments import filter_properties
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right

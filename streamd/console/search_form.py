@@ -11,9 +11,9 @@ from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect, SelectorError, parse_selector
 from segments.times import time_ms
 from segments.words import whole_number
-from streamd.broker.declared.argument_kinds import Value
 from streamd.broker.searches import read_words
 from streamd.http_api.messages import BadRequest
+from streamd.operations.argument_kinds import Value
 from streamd.operations.errors import Refused
 
 FIRST, NEWEST, OFFSET, TIME = "first", "newest", "offset", "time"

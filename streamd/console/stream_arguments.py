@@ -1,10 +1,9 @@
 """Forms for the arguments of streams: which there are, and under which headings."""
 
-from collections.abc import Callable, ItemsView, Iterable, Mapping
+from collections.abc import Callable, ItemsView, Iterable
 
-from streamd.broker.declared.argument_kinds import Value
-from streamd.broker.declared.arguments import ARGUMENTS, Argument, plain_arguments
 from streamd.console.forms import Form
+from streamd.operations.arguments import ARGUMENTS, Argument
 
 TITLES = {name: argument.title for name, argument in ARGUMENTS.items() if argument.heading}
 
@@ -20,11 +19,3 @@ def groups(chosen: Callable[[str], bool]) -> ItemsView[str, list[Argument]]:
 def given(form: Form, names: Iterable[str]) -> dict[str, str]:
     """The arguments that were filled in."""
     return {name: text for name in names if (text := form.text(name))}
-
-
-def as_text(arguments: Mapping[str, Value]) -> dict[str, str]:
-    """Arguments as they are typed."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in plain_arguments(arguments).items()
-    }

@@ -1,7 +1,6 @@
 """Changes to a stream: its arguments, where it begins, stored offsets, selectors, its end."""
 
 from datetime import UTC
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,19 +9,15 @@ from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect
 from segments.times import moment_ms
 from segments.words import whole_number
-from streamd.broker.catalog.writer import Check
-from streamd.broker.declared import arguments as a
-from streamd.broker.virtual_host import VirtualHost
 from streamd.console.forms import Form
 from streamd.console.site import Site
-from streamd.console.stream import ONE, find_name
-from streamd.console.stream_arguments import as_text, groups
-from streamd.http_api.caller import caller_of
+from streamd.console.stream import ONE, Found, find_stream
+from streamd.console.stream_arguments import groups
 from streamd.http_api.messages import BadRequest
-from streamd.operations import streams as s
+from streamd.operations import arguments as a, streams as s
 from streamd.operations.errors import Reason, Refused
-from streamd.operations.names import Name
 from streamd.operations.rights import Right
+from streamd.operations.stream_views import GetSettings, GetStream
 
 _BAD_REQUEST = 400
 _WAS = "was-"  # before the name of an argument: what the form showed
@@ -34,7 +29,6 @@ class StreamChanges:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._hosts = site.service.broker.virtual_hosts
         self._ask = site.service.ask
         self.routes = [
             site.page(f"{ONE}/change", self._ask_change),
@@ -47,42 +41,32 @@ class StreamChanges:
             site.action(f"{ONE}/selectors", self._change_selector),
         ]
 
-    def _found(self, request: Request, right: Right) -> tuple[VirtualHost, Name, Check]:
-        """The stream in the path, and what raises Refused once the user has lost the right to it.
+    async def _found(self, request: Request, right: Right = Right.CONFIGURE) -> Found:
+        return await find_stream(self._site, request, right)
 
-        Raises:
-            NotFound, Refused: see `find_name`; the user has not the right.
-        """
-        host, name = find_name(self._hosts, request)
-        check = partial(caller_of(request).rights(host.name).require, right, name)
-        check()
-        return host, name, check
-
-    def _back(self, request: Request, host: VirtualHost, name: Name, notice: str) -> Response:
-        return self._site.go(request, self._site.url("streams", host.name, name), notice)
+    def _back(self, request: Request, found: Found, notice: str) -> Response:
+        return self._site.go(request, self._site.url("streams", found.vhost, found.name), notice)
 
     # -- arguments
 
     async def _ask_change(self, request: Request) -> Response:
-        host, name, _ = self._found(request, Right.CONFIGURE)
-        return await self._show_change(request, host, name)
+        return await self._show_change(request, await self._found(request))
 
     async def _show_change(
         self,
         request: Request,
-        host: VirtualHost,
-        name: Name,
+        found: Found,
         typed: dict[str, str] | None = None,
         problem: str = "",
     ) -> Response:
-        now = as_text(host.row(name).effective)
+        settings = await self._ask(request, GetSettings(**found.stream))
+        now = a.as_text(settings.now)
         asked = {key: request.query_params[key] for key in a.SETTINGS & request.query_params.keys()}
         return await self._site.show(
             request,
             "change_stream.html",
             _BAD_REQUEST if problem else 200,
-            vhost=host.name,
-            name=name,
+            **found.values,
             groups=list(groups(a.SETTINGS.__contains__)),
             values=now | (asked if typed is None else typed),
             shown=now,
@@ -90,126 +74,105 @@ class StreamChanges:
         )
 
     async def _change(self, request: Request, form: Form) -> Response:
-        host, name, check = self._found(request, Right.CONFIGURE)
+        found = await self._found(request)
         changes = {
             key: text
             for key in sorted(a.SETTINGS)
             if form.has(key) and (text := form.text(key)) != form.text(_WAS + key)
         }
-
-        def check_same() -> None:
-            check()
-            now = as_text(host.row(name).effective)
-            for key, text in changes.items():
-                found = now.get(key, "")
-                if found not in (text, form.text(_WAS + key)):
-                    raise Refused(
-                        Reason.PRECONDITION_FAILED,
-                        f"somebody else has changed {key} meanwhile, to "
-                        f"{found or 'the default'}: nothing was changed",
-                    )
-
         if not changes:
-            return self._back(request, host, name, "Nothing was changed.")
+            return self._back(request, found, "Nothing was changed.")
+        was = {key: form.text(_WAS + key) for key in changes}
         try:
-            await host.settings.set_arguments(name, changes.items(), check_same)
+            await self._ask(request, s.SetArguments(**found.stream, arguments=changes, was=was))
         except Refused as refused:
             if refused.reason is not Reason.PRECONDITION_FAILED:
                 raise
-            return await self._show_change(request, host, name, changes, refused.details)
+            return await self._show_change(request, found, changes, refused.details)
         notice = f"Changed, from the next chunk on: {', '.join(changes)}."
-        return self._back(request, host, name, notice)
+        return self._back(request, found, notice)
 
     # -- truncating
 
     async def _ask_truncate(self, request: Request) -> Response:
-        host, name, _ = self._found(request, Right.CONFIGURE)
-        return await self._show_truncate(request, host, name, {})
+        return await self._show_truncate(request, await self._found(request), {})
 
     async def _show_truncate(
-        self,
-        request: Request,
-        host: VirtualHost,
-        name: Name,
-        values: dict[str, str],
-        problem: str = "",
+        self, request: Request, found: Found, values: dict[str, str], problem: str = ""
     ) -> Response:
-        figures = await host.find(name).read_figures()
+        details = await self._ask(request, GetStream(**found.stream))
+        if details.figures is None:
+            raise Refused(Reason.NOT_AVAILABLE, details.trouble or found.name)
         return await self._site.show(
             request,
             "truncate_stream.html",
             _BAD_REQUEST if problem else 200,
-            vhost=host.name,
-            name=name,
-            figures=figures,
+            **found.values,
+            figures=details.figures,
             values=values,
             problem=problem,
         )
 
     async def _truncate(self, request: Request, form: Form) -> Response:
-        host, name, _ = self._found(request, Right.CONFIGURE)
-        problem = "" if form.raw("name") == name else _OTHER_NAME
+        found = await self._found(request)
+        problem = "" if form.raw("name") == found.name else _OTHER_NAME
         try:
-            asked = _truncation(host.name, name, form.text("before"))
+            asked = _truncation(found, form.text("before"))
         except BadRequest as error:
             problem = str(error)
         if problem:
-            return await self._show_truncate(request, host, name, form.values(), problem)
+            return await self._show_truncate(request, found, form.values(), problem)
         first = (await self._ask(request, asked)).first_offset
-        return self._back(request, host, name, f"The stream begins at offset {first:,} now.")
+        return self._back(request, found, f"The stream begins at offset {first:,} now.")
 
     # -- deleting
 
     async def _ask_delete(self, request: Request) -> Response:
-        host, name, _ = self._found(request, Right.CONFIGURE)
-        return await self._show_delete(request, host, name)
+        return await self._show_delete(request, await self._found(request))
 
-    async def _show_delete(
-        self, request: Request, host: VirtualHost, name: Name, problem: str = ""
-    ) -> Response:
-        stream = host.get_stream(name)
+    async def _show_delete(self, request: Request, found: Found, problem: str = "") -> Response:
+        details = await self._ask(request, GetStream(**found.stream))
         return await self._site.show(
             request,
             "delete_stream.html",
             _BAD_REQUEST if problem else 200,
-            vhost=host.name,
-            name=name,
-            figures=stream.figures if stream else None,
+            **found.values,
+            figures=details.figures,
             problem=problem,
         )
 
     async def _delete(self, request: Request, form: Form) -> Response:
-        host, name, _ = self._found(request, Right.CONFIGURE)
-        if form.raw("name") != name:
-            return await self._show_delete(request, host, name, _OTHER_NAME)
-        await self._ask(request, s.DeleteStream(vhost=host.name, stream=name))
-        return self._site.go(request, self._site.url("streams"), f"The stream {name} was deleted.")
+        found = await self._found(request)
+        if form.raw("name") != found.name:
+            return await self._show_delete(request, found, _OTHER_NAME)
+        await self._ask(request, s.DeleteStream(**found.stream))
+        notice = f"The stream {found.name} was deleted."
+        return self._site.go(request, self._site.url("streams"), notice)
 
     # -- stored offsets
 
     async def _set_offset(self, request: Request, form: Form) -> Response:
-        host, name, _ = self._found(request, Right.READ)
-        ends, reference = {"vhost": host.name, "stream": name}, form.raw("reference")
+        found, reference = await self._found(request, Right.READ), form.raw("reference")
         if form.has("forget"):
-            await self._ask(request, s.DeleteOffset(**ends, name=reference))
+            await self._ask(request, s.DeleteOffset(**found.stream, name=reference))
             notice = f"The stored offset of {reference} is forgotten."
         else:
             offset = _number(form.text("offset"))
-            await self._ask(request, s.SetOffset(**ends, name=reference, offset=offset))
+            await self._ask(request, s.SetOffset(**found.stream, name=reference, offset=offset))
             notice = f"The stored offset of {reference} is {offset:,} now."
-        return self._back(request, host, name, notice)
+        return self._back(request, found, notice)
 
     # -- standing selectors
 
     async def _change_selector(self, request: Request, form: Form) -> Response:
-        host, name, _ = self._found(request, Right.CONFIGURE)
-        ends, group = {"vhost": host.name, "stream": name}, form.text("group")
+        found, group = await self._found(request), form.text("group")
         if form.has("delete"):
-            await self._ask(request, s.DeleteSelector(**ends, group=form.raw("group")))
-            return self._back(request, host, name, f"The selector of {group} was removed.")
+            await self._ask(request, s.DeleteSelector(**found.stream, group=form.raw("group")))
+            return self._back(request, found, f"The selector of {group} was removed.")
         dialect, text = form.text("dialect"), form.text("text")
-        await self._ask(request, s.AddSelector(**ends, group=group, dialect=dialect, text=text))
-        return self._back(request, host, name, f"The selector of {group} was registered.")
+        asked = s.AddSelector(**found.stream, group=group, dialect=dialect, text=text)
+        await self._ask(request, asked)
+        return self._back(request, found, f"The selector of {group} was registered.")
 
 
 _OTHER_NAME = "the name is not that of the stream: nothing was done"
@@ -222,12 +185,12 @@ def _number(text: str) -> int:
     raise BadRequest(f"the offset is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}")
 
 
-def _truncation(vhost: Name, stream: Name, place: str) -> s.TruncateStream:
+def _truncation(found: Found, place: str) -> s.TruncateStream:
     """To an offset, or a time."""
     if place.isascii() and place.isdigit():
-        return s.TruncateStream(vhost=vhost, stream=stream, offset=_number(place))
+        return s.TruncateStream(vhost=found.vhost, stream=found.name, offset=_number(place))
     ms = moment_ms(place, UTC)
     if ms is None:
         expected = "an offset, or a time as in 2026-11-20T10:00:00Z"
         raise BadRequest(f"the place is {place[:40]!r}, expected {expected}")
-    return s.TruncateStream(vhost=vhost, stream=stream, timestamp=max(0, ms))
+    return s.TruncateStream(vhost=found.vhost, stream=found.name, timestamp=max(0, ms))

@@ -1,59 +1,33 @@
 """The list of streams, and creating one."""
 
-from collections import Counter
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamd.broker.streams.history import History, StreamMoment
-from streamd.broker.streams.log_figures import LogFigures
-from streamd.broker.virtual_host import VirtualHost
+from streamd.console.administering import host_names, hosts_chosen
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
 from streamd.console.stream_arguments import TITLES, given, groups
-from streamd.http_api.caller import caller_of
-from streamd.http_api.connections import pairs_of
-from streamd.http_api.overview import shown_trouble
-from streamd.http_api.queues import know_all
 from streamd.operations import streams as s
 from streamd.operations.errors import NoSuch, Reason, Refused
-from streamd.operations.names import Name
+from streamd.operations.stream_views import (
+    DescribeStreams,
+    ListStreams,
+    StreamFigures,
+    StreamSummary,
+)
 
 _BAD_REQUEST = 400
-Readers: TypeAlias = Counter[tuple[str, str]]  # by virtual host and stream
-
-
-class StreamRow(NamedTuple):
-    """A stream in the list.
-
-    Attributes:
-        figures: its size; None while that is not known.
-        now: messages and bytes a second; None when nothing has happened in it.
-        num_consumers: that read it.
-        trouble: why it takes no messages, or cannot be opened; empty while all is well.
-        last_ms: when its last message was stored, 0 for never.
-    """
-
-    vhost: Name
-    name: Name
-    figures: LogFigures | None
-    now: StreamMoment | None
-    num_consumers: int
-    trouble: str
-    last_ms: int
 
 
 class StreamsPages:
     """The list of streams, and creating one."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
-        self._service = site.service
-        self._hosts = site.service.broker.virtual_hosts
-        self._history: History = site.service.broker.history
+        self._site, self._ask_engine = site, site.service.ask
         site.navigation.append(NavigationItem("Streams", "/streams"))
         self.routes = [
             site.page("/streams", self._list),
@@ -61,84 +35,31 @@ class StreamsPages:
             site.action("/create-stream", self._create),
         ]
 
-    def _visible(self, request: Request) -> list[VirtualHost]:
-        caller = caller_of(request)
-        return [self._hosts[name] for name in sorted(self._hosts) if caller.sees_host(name)]
-
     async def _list(self, request: Request) -> Response:
-        hosts = self._visible(request)
-        chosen = request.query_params.get("vhost", "")
-        items = [(h, name) for h in hosts if chosen in ("", h.name) for name in h.names()]
-        readers: Readers = Counter()
-        async for connection, facts in pairs_of(self._service.connections, lambda c: c.consumers()):
-            readers[connection.virtual_host, facts.stream] += 1
-        columns = self._columns(readers, with_host=len(hosts) > 1)
-        listing = await list_items(request, items, columns, lambda item: item[1], ["vhost"])
-        await know_all(listing.items)
-        caller = caller_of(request)
-        rows = [self._row(host, name, readers) for host, name in listing.items]
+        hosts, chosen = await hosts_chosen(self._site, request)
+        found = await self._ask_engine(request, ListStreams(vhost=chosen))
+        columns = _columns(with_host=len(hosts) > 1)
+        listing = await list_items(request, found, columns, lambda row: row.stream, ["vhost"])
+        rows = await self._known(request, listing.items)
         return await self._site.show(
             request,
             "streams.html",
             listing=listing,
-            rows=[
-                row._replace(trouble=shown_trouble(caller, row.trouble)) if row.trouble else row
-                for row in rows
-                if row
-            ],
-            hosts=[host.name for host in hosts],
-            chosen=chosen,
+            rows=rows,
+            hosts=hosts,
+            chosen=request.query_params.get("vhost", ""),
         )
 
-    def _row(self, host: VirtualHost, name: Name, readers: Readers) -> StreamRow | None:
-        stream = host.get_stream(name)
-        if stream is None:  # deleted meanwhile
-            return None
-        figures = stream.figures
-        return StreamRow(
-            host.name,
-            name,
-            figures,
-            self._history.latest(stream),
-            readers[host.name, name],
-            stream.alarm,
-            figures.last_timestamp_ms if figures else 0,
-        )
-
-    def _columns(
-        self, readers: Readers, *, with_host: bool
-    ) -> list[Column[tuple[VirtualHost, Name]]]:
-        def num_consumers(item: tuple[VirtualHost, Name]) -> int:
-            return readers[item[0].name, item[1]]
-
-        def figure(name: str) -> partial[int]:
-            return partial(_figure, name)
-
-        columns: list[Column[tuple[VirtualHost, Name]]] = [
-            Column("name", "Name", lambda item: (item[1], item[0].name)),
-            Column("messages", "Messages", figure("num_messages"), is_number=True),
-            Column("size", "Size", figure("size"), is_number=True),
-            Column("in", "Published", self._rate, is_number=True),
-            Column("out", "Delivered", self._rate_out, is_number=True),
-            Column("consumers", "Consumers", num_consumers, is_number=True),
-            Column("last", "Last message", figure("last_timestamp_ms"), is_number=True),
-            Column("state", "State", _trouble, is_number=True),
-        ]
-        if with_host:
-            columns.insert(1, Column("vhost", "Virtual host", lambda item: (item[0].name, item[1])))
-        return columns
-
-    def _rate(self, item: tuple[VirtualHost, Name]) -> float:
-        now = self._now(item)
-        return now.messages_in if now else 0.0
-
-    def _rate_out(self, item: tuple[VirtualHost, Name]) -> float:
-        now = self._now(item)
-        return now.messages_out if now else 0.0
-
-    def _now(self, item: tuple[VirtualHost, Name]) -> StreamMoment | None:
-        stream = item[0].get_stream(item[1])
-        return None if stream is None else self._history.latest(stream)
+    async def _known(
+        self, request: Request, rows: Sequence[StreamSummary]
+    ) -> Sequence[StreamSummary]:
+        """The same with the sizes that nobody has asked for since the start."""
+        unknown = tuple((row.vhost, row.stream) for row in rows if row.messages < 0)
+        if not unknown:
+            return rows
+        found = await self._ask_engine(request, DescribeStreams(streams=unknown))
+        figures = {(one.vhost, one.stream): one.figures for one in found}
+        return [_with_figures(row, figures.get((row.vhost, row.stream))) for row in rows]
 
     # -- creating
 
@@ -154,7 +75,7 @@ class StreamsPages:
             "create_stream.html",
             status,
             values=values,
-            hosts=[host.name for host in self._visible(request)],
+            hosts=await host_names(self._site, request),
             problem=problem,
             groups=list(groups(lambda _: True)),
         )
@@ -164,7 +85,7 @@ class StreamsPages:
         asked = s.CreateStream(vhost=vhost, stream=name, arguments=given(form, TITLES))
         problem = f"there is a stream {name} already, with the same arguments"
         try:
-            created = await self._service.ask(request, asked)
+            created = await self._ask_engine(request, asked)
         except Refused as refused:
             if refused.reason is Reason.ACCESS_REFUSED or isinstance(refused, NoSuch):
                 raise
@@ -175,12 +96,28 @@ class StreamsPages:
         return self._site.go(request, self._site.url("streams", vhost, name), notice)
 
 
-def _figure(name: str, item: tuple[VirtualHost, Name]) -> int:
-    stream = item[0].get_stream(item[1])
-    figures = stream.figures if stream is not None else None
-    return -1 if figures is None else getattr(figures, name)
+def _with_figures(row: StreamSummary, figures: StreamFigures | None) -> StreamSummary:
+    if figures is None:
+        return row
+    return replace(
+        row,
+        messages=figures.num_messages,
+        size=figures.size,
+        last_ms=figures.last_timestamp_ms,
+    )
 
 
-def _trouble(item: tuple[VirtualHost, Name]) -> bool:
-    stream = item[0].get_stream(item[1])
-    return stream is not None and bool(stream.alarm)
+def _columns(*, with_host: bool) -> list[Column[StreamSummary]]:
+    columns: list[Column[StreamSummary]] = [
+        Column("name", "Name", lambda row: (row.stream, row.vhost)),
+        Column("messages", "Messages", lambda row: row.messages, is_number=True),
+        Column("size", "Size", lambda row: row.size, is_number=True),
+        Column("in", "Published", lambda row: row.messages_in, is_number=True),
+        Column("out", "Delivered", lambda row: row.messages_out, is_number=True),
+        Column("consumers", "Consumers", lambda row: row.consumers, is_number=True),
+        Column("last", "Last message", lambda row: row.last_ms, is_number=True),
+        Column("state", "State", lambda row: bool(row.trouble), is_number=True),
+    ]
+    if with_host:
+        columns.insert(1, Column("vhost", "Virtual host", lambda row: (row.vhost, row.stream)))
+    return columns

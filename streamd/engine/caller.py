@@ -3,7 +3,7 @@
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
-from streamd.operations.rights import DOOR, MONITORING, TAGS, Right, TagHolder
+from streamd.operations.rights import DOOR, MONITORING, Right, TagHolder
 
 
 class Caller(TagHolder):
@@ -26,7 +26,8 @@ class Caller(TagHolder):
     @property
     def tags(self) -> tuple[str, ...]:
         """Those that the user has now."""
-        return tuple(filter(self.has_tag, TAGS))
+        row = self._directory.find_user(self.name)
+        return () if row is None or self.account.ended else row.tags
 
     def has_tag(self, tag: str) -> bool:
         """See TagHolder."""

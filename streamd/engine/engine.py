@@ -8,7 +8,7 @@ right, and begun anew where what it shows depends on the user. A handler gets wh
 names.
 """
 
-from collections.abc import Awaitable, Callable, Container, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -22,6 +22,7 @@ from streamd.broker.catalog.writer import Check
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine.caller import Caller
 from streamd.engine.registry import ConnectionRegistry
+from streamd.net.transport import Address
 from streamd.operations.declaration import (
     ADMINISTRATORS,
     WATCHERS,
@@ -44,11 +45,13 @@ class Parts(NamedTuple):
         broker: the virtual hosts, and the tier.
         directory: the users.
         connections: the open connections.
+        listeners: the address of every open port, by protocol.
     """
 
     broker: Broker
     directory: UserDirectory
     connections: ConnectionRegistry
+    listeners: Mapping[str, Address]
 
     @property
     def administration(self) -> Administration:

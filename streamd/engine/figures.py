@@ -20,10 +20,11 @@ from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Histogram, ProtocolTraffic
 from streamd.engine.engine import Call, Handlers, Parts
-from streamd.engine.registry import AMQP091, STREAM_PROTOCOL
 from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.operations import figures as f
+from streamd.operations.connections import STREAM_PROTOCOL
+from streamd.operations.figures import AMQP091
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus, status_of
 

@@ -4,54 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from streamd.auth.users import Account, Rights
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.transport import Address, Transport
+from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.names import Name
-
-STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
-AMQP091 = "amqp091"  # the same in metrics
-
-
-class PublisherFacts(NamedTuple):
-    """One publisher as it is at the moment; counts are messages, or entries where batched."""
-
-    publisher_id: int
-    reference: str
-    stream: str
-    published: int
-    confirmed: int
-    refused: int
-
-
-class ConsumerFacts(NamedTuple):
-    """One subscription as it is at the moment.
-
-    Attributes:
-        subscription_id: its number on the connection.
-        stream: what it reads.
-        properties: what it was subscribed with.
-        credit: chunks that may still be sent.
-        consumed: messages sent.
-        next_offset: where it is.
-        lag: messages in the stream from there on.
-        lag_seconds: how old the first of them is at most, as far as that is known without reading.
-        is_single_active: it is in a group in which one consumer at a time gets messages.
-        is_active: it gets messages.
-    """
-
-    subscription_id: int
-    stream: str
-    properties: Mapping[str, str]
-    credit: int
-    consumed: int
-    next_offset: int
-    lag: int
-    lag_seconds: float
-    is_single_active: bool
-    is_active: bool
 
 
 @dataclass(frozen=True, eq=False)

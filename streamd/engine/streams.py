@@ -7,7 +7,6 @@ from typing import Any
 
 from segments import at_offset, at_time
 from segments.codec import MAX_REFERENCE_SIZE
-from streamd.broker.declared.arguments import plain_arguments
 from streamd.broker.declared.checks import check_number
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.streams.stored_offsets import stored_offsets
@@ -15,6 +14,7 @@ from streamd.broker.streams.stream import Stream
 from streamd.engine.engine import Call, Handlers, Parts
 from streamd.net.turns import in_turns
 from streamd.operations import streams as s
+from streamd.operations.arguments import as_text, plain_arguments
 from streamd.operations.declaration import Created, OfStream
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, as_sent
@@ -96,8 +96,14 @@ class Streams:
             yield stream
 
     async def _set_arguments(self, call: Call, request: s.SetArguments) -> None:
-        settings = self._parts.host(request.vhost).settings
-        await settings.set_arguments(request.stream, request.arguments.items(), call.check)
+        host = self._parts.host(request.vhost)
+
+        def check() -> None:
+            call.check()
+            if request.was:
+                _check_same(request, as_text(plain_arguments(host.row(request.stream).effective)))
+
+        await host.settings.set_arguments(request.stream, request.arguments.items(), check)
 
     async def _truncate(self, call: Call, request: s.TruncateStream) -> s.Beginning:
         if (request.offset is None) == (request.timestamp is None):
@@ -114,8 +120,7 @@ class Streams:
 
     async def _list_offsets(self, call: Call, request: s.ListOffsets) -> list[s.StoredOffset]:
         async with self._opened(call, request) as stream:
-            rows = await stored_offsets(stream, self._parts.broker.now_ms)
-            return [s.StoredOffset(*row) for row in rows]
+            return await stored_offsets(stream, self._parts.broker.now_ms)
 
     async def _tracking(self, call: Call, request: s.GetTracking) -> s.Tracking:
         async with self._opened(call, request) as stream:
@@ -124,8 +129,7 @@ class Streams:
             writers = {_text(name): at for name, at in tracking.sequences().items()}
             consumers = None
             if request.details:
-                rows = await stored_offsets(stream, self._parts.broker.now_ms)
-                consumers = [s.StoredOffset(*row) for row in rows]
+                consumers = await stored_offsets(stream, self._parts.broker.now_ms)
             return s.Tracking(offsets, writers, consumers)
 
     async def _set_offset(self, call: Call, request: s.SetOffset) -> None:
@@ -142,13 +146,7 @@ class Streams:
 
     async def _list_selectors(self, call: Call, request: s.ListSelectors) -> list[s.Selector]:
         async with self._opened(call, request) as stream:
-            standing = stream.standing
-            return [
-                s.Selector(
-                    row.group, row.dialect, row.text, row.since, standing.num_users(row.group)
-                )
-                for row in standing.rows()
-            ]
+            return selectors_of(stream)
 
     async def _add_selector(self, call: Call, request: s.AddSelector) -> None:
         _check_reference("the name of a group", request.group)
@@ -159,6 +157,15 @@ class Streams:
     async def _delete_selector(self, call: Call, request: s.DeleteSelector) -> None:
         settings = self._parts.host(request.vhost).settings
         await settings.remove_selector(request.stream, request.group, call.check)
+
+
+def selectors_of(stream: Stream) -> list[s.Selector]:
+    """The standing selectors of an open stream, by group."""
+    standing = stream.standing
+    return [
+        s.Selector(row.group, row.dialect, row.text, row.since, standing.num_users(row.group))
+        for row in standing.rows()
+    ]
 
 
 def _nothing() -> None:
@@ -172,6 +179,18 @@ def _check_super_stream(
     call.check()
     rights = call.caller.rights(request.vhost)
     rights.require_super_stream(request.super_stream, partitions)
+
+
+def _check_same(request: s.SetArguments, now: dict[str, str]) -> None:
+    """Raise Refused where somebody else has changed what is to be changed."""
+    for key, seen in request.was.items():
+        found = now.get(key, "")
+        if found not in (seen, request.arguments.get(key, seen)):
+            raise Refused(
+                Reason.PRECONDITION_FAILED,
+                f"somebody else has changed {key} meanwhile, to {found or 'the default'}: "
+                "nothing was changed",
+            )
 
 
 def _text(reference: bytes) -> str:

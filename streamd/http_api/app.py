@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamd.http_api.bindings import BindingPaths
 from streamd.http_api.browsers import BrowserGuard, form_refusal
-from streamd.http_api.caller import BasicAuthentication
+from streamd.http_api.caller import OPEN_PATHS, BasicAuthentication
 from streamd.http_api.connections import ConnectionPaths
 from streamd.http_api.definitions import DefinitionPaths
 from streamd.http_api.entitled import Entitled
 from streamd.http_api.exchanges import ExchangePaths
 from streamd.http_api.found_messages import MessagePaths
-from streamd.http_api.health import OPEN_PATHS, HealthPaths
+from streamd.http_api.health import HealthPaths
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -90,7 +90,7 @@ class _Front:
 def routes_of(service: Service) -> list[Route]:
     """The paths of the API over a server, those of its description last."""
     parts = (
-        HealthPaths(service.broker),
+        HealthPaths(service),
         OverviewPaths(service),
         ConnectionPaths(service),
         QueuePaths(service),

@@ -1,34 +1,19 @@
 """/api/connections and /api/stream: connections, publishers, consumers; ending connections."""
 
-import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from itertools import chain
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.engine import Caller
-from streamd.engine.registry import (
-    STREAM_PROTOCOL,
-    ConsumerFacts,
-    LiveConnection,
-    PublisherFacts,
-)
-from streamd.http_api.caller import caller_of
 from streamd.http_api.description import DONE, Operation, described
-from streamd.http_api.messages import NotFound, Row, done, json_answer, listing, part
+from streamd.http_api.exchanges import host_part
+from streamd.http_api.messages import Row, done, json_answer, listing, part
 from streamd.http_api.service import NODE, Service
-from streamd.net.turns import in_turns
-from streamd.operations.errors import Reason, Refused
-from streamd.operations.names import Name
+from streamd.operations import connections as c
+from streamd.operations.connections import STREAM_PROTOCOL, Connection, ConsumerFacts
 
-logger = logging.getLogger(__name__)
-
-Facts = TypeVar("Facts")
-
-MAX_REASON = 200  # characters that a client is told
-_CONNECTIONS_A_TURN = 10
 _ONE = "/api/stream/connections/{vhost}/{name}"
 
 
@@ -38,8 +23,7 @@ class ConnectionPaths:
     TITLE = "Connections"
 
     def __init__(self, service: Service) -> None:
-        self._connections = service.connections
-        self._broker = service.broker
+        self._ask = service.ask
         self.routes = [
             Route("/api/connections", self._list),
             Route("/api/connections/username/{user}", self._list),
@@ -71,7 +55,8 @@ class ConnectionPaths:
         Without the tag `monitoring` or `administrator`, the user's own. Paths with `stream` list
         those of the stream protocol.
         """
-        return await listing(request, self._visible(request), _connection_row, lambda c: c.name)
+        found = await self._visible(request)
+        return await listing(request, found, _connection_row, lambda found: found.connection.name)
 
     @described(Operation(answer="Connection"))
     async def _one(self, request: Request) -> Response:
@@ -79,7 +64,7 @@ class ConnectionPaths:
 
         Those of other users need the tag `monitoring` or `administrator`.
         """
-        return json_answer(_connection_row(self._find(request)))
+        return json_answer(_connection_row(await self._find(request)))
 
     @described(Operation(statuses=DONE))
     async def _end(self, request: Request) -> Response:
@@ -87,7 +72,10 @@ class ConnectionPaths:
 
         The header `X-Reason` says why. Those of other users need the tag `administrator`.
         """
-        end_connection(caller_of(request), self._find(request), request.headers.get("x-reason"))
+        asked = c.CloseConnections(
+            name=part(request, "name"), vhost=host_part(request), reason=_reason(request)
+        )
+        await self._ask(request, asked)
         return done()
 
     @described(Operation(statuses=DONE))
@@ -96,41 +84,22 @@ class ConnectionPaths:
 
         The header `X-Reason` says why. Those of other users need the tag `administrator`.
         """
-        for connection in self._visible(request):
-            end_connection(caller_of(request), connection, request.headers.get("x-reason"))
+        asked = c.CloseConnections(user=part(request, "user"), reason=_reason(request))
+        await self._ask(request, asked)
         return done()
 
-    def _visible(self, request: Request) -> Iterator[LiveConnection]:
-        """The connections that the caller may see, of the virtual host or user in the path."""
-        caller = caller_of(request)
-        chosen = self._chosen_host(request, caller)
+    async def _visible(self, request: Request) -> list[c.ConnectionDetails]:
+        """The connections that the user may see, of the virtual host or user in the path."""
         user = part(request, "user") if "user" in request.path_params else None
-        streams_only = request.url.path.startswith("/api/stream/")
-        for connection in self._connections:
-            if streams_only and connection.protocol != STREAM_PROTOCOL:
-                continue
-            if chosen not in (None, connection.virtual_host) or user not in (None, connection.user):
-                continue
-            if sees_connection(caller, connection):
-                yield connection
+        is_stream = request.url.path.startswith("/api/stream/")
+        asked = c.ListConnections(
+            vhost=host_part(request), user=user, protocol=STREAM_PROTOCOL if is_stream else ""
+        )
+        return await self._ask(request, asked)
 
-    def _chosen_host(self, request: Request, caller: Caller) -> Name | None:
-        if "vhost" not in request.path_params:
-            return None
-        host = part(request, "vhost")
-        caller.require_host(host)
-        if host not in self._broker.virtual_hosts:
-            raise NotFound
-        return host
-
-    def _find(self, request: Request) -> LiveConnection:
-        caller = caller_of(request)
-        connection = self._connections.find(part(request, "name"))
-        host = self._chosen_host(request, caller)
-        if connection is None or host not in (None, connection.virtual_host):
-            raise NotFound
-        require_connection(caller, connection)
-        return connection
+    async def _find(self, request: Request) -> c.ConnectionDetails:
+        asked = c.GetConnection(name=part(request, "name"), vhost=host_part(request))
+        return await self._ask(request, asked)
 
     # -- publishers and consumers
 
@@ -138,8 +107,8 @@ class ConnectionPaths:
     async def _publishers(self, request: Request) -> Response:
         """Publishers of the stream protocol."""
         stream = part(request, "stream") if "stream" in request.path_params else None
-        pairs = pairs_of(self._visible(request), lambda c: c.publishers())
-        chosen = (pair async for pair in pairs if stream in (None, pair[1].stream))
+        pairs = chain.from_iterable(map(_publishers, await self._visible(request)))
+        chosen = (pair for pair in pairs if stream in (None, pair[1].stream))
         return await listing(request, chosen, _publisher_row, lambda pair: pair[1].reference)
 
     @described(Operation(rows="Publisher", has_names=True))
@@ -148,13 +117,13 @@ class ConnectionPaths:
 
         Those of other users need the tag `monitoring` or `administrator`.
         """
-        pairs = pairs_of([self._find(request)], lambda c: c.publishers())
+        pairs = _publishers(await self._find(request))
         return await listing(request, pairs, _publisher_row, lambda pair: pair[1].reference)
 
     @described(Operation(rows="Consumer", has_names=True))
     async def _consumers(self, request: Request) -> Response:
         """Subscriptions of the stream protocol, with credit, offset and lag."""
-        pairs = pairs_of(self._visible(request), lambda c: c.consumers())
+        pairs = chain.from_iterable(map(_consumers, await self._visible(request)))
         return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
 
     @described(Operation(rows="Consumer", has_names=True))
@@ -163,66 +132,30 @@ class ConnectionPaths:
 
         Those of other users need the tag `monitoring` or `administrator`.
         """
-        pairs = pairs_of([self._find(request)], lambda c: c.consumers())
+        pairs = _consumers(await self._find(request))
         return await listing(request, pairs, _consumer_row, lambda pair: pair[1].stream)
 
     @described(Operation(rows="QueueConsumer", has_names=True))
     async def _amqp_consumers(self, request: Request) -> Response:
         """Consumers of all protocols."""
-        pairs = pairs_of(self._visible(request), lambda c: c.consumers())
+        pairs = chain.from_iterable(map(_consumers, await self._visible(request)))
         return await listing(request, pairs, amqp_consumer_row, lambda pair: pair[1].stream)
 
 
-def sees_connection(caller: Caller, connection: LiveConnection) -> bool:
-    """Whether a user may look at a connection."""
-    return caller.sees_all or connection.user == caller.name
+def _reason(request: Request) -> str:
+    return request.headers.get("x-reason", "closed through the HTTP API")
 
 
-def require_connection(caller: Caller, connection: LiveConnection) -> None:
-    """Raise Refused unless a user may look at a connection."""
-    if not sees_connection(caller, connection):
-        raise Refused(Reason.ACCESS_REFUSED, "the connection belongs to another user")
+def _publishers(found: c.ConnectionDetails) -> Iterator[tuple[Connection, c.PublisherFacts]]:
+    return ((found.connection, facts) for facts in found.publishers)
 
 
-def may_end(caller: Caller, connection: LiveConnection) -> bool:
-    """Whether a user may end a connection."""
-    return caller.is_administrator or connection.user == caller.name
+def _consumers(found: c.ConnectionDetails) -> Iterator[tuple[Connection, ConsumerFacts]]:
+    return ((found.connection, facts) for facts in found.consumers)
 
 
-def end_connection(
-    caller: Caller,
-    connection: LiveConnection,
-    reason: str | None,
-    default: str = "closed through the HTTP API",
-) -> None:
-    """End a connection.
-
-    Args:
-        caller: who wants it.
-        connection: which one.
-        reason: what its client is told; what is not printable is left out.
-        default: the reason where none is given.
-
-    Raises:
-        Refused: it is another user's, and the caller is not an administrator.
-    """
-    if not may_end(caller, connection):
-        caller.require_administrator()
-    shown = "".join(c for c in (reason or default)[:MAX_REASON] if c.isprintable())
-    logger.info("%s: %s ends the connection", connection.peer, caller.name)
-    connection.end(shown)
-
-
-async def pairs_of(
-    connections: Iterable[LiveConnection], facts_of: Callable[[LiveConnection], list[Facts]]
-) -> AsyncIterator[tuple[LiveConnection, Facts]]:
-    """Publishers or consumers of some connections, each with its connection."""
-    async for connection in in_turns(connections, _CONNECTIONS_A_TURN):
-        for facts in facts_of(connection):
-            yield connection, facts
-
-
-def _connection_row(connection: LiveConnection) -> Row:
+def _connection_row(found: c.ConnectionDetails) -> Row:
+    connection = found.connection
     return {
         "name": connection.name,
         "user_provided_name": connection.properties.get("connection_name"),
@@ -245,12 +178,12 @@ def _connection_row(connection: LiveConnection) -> Row:
         "channel_max": 0,
         "channels": 0,
         "connected_at": connection.connected_at_ms,
-        "publishers": len(connection.publishers()),
-        "consumers": len(connection.consumers()),
+        "publishers": len(found.publishers),
+        "consumers": len(found.consumers),
     }
 
 
-def _details(connection: LiveConnection) -> Row:
+def _details(connection: Connection) -> Row:
     return {
         "name": connection.name,
         "node": NODE,
@@ -260,7 +193,7 @@ def _details(connection: LiveConnection) -> Row:
     }
 
 
-def _publisher_row(pair: tuple[LiveConnection, PublisherFacts]) -> Row:
+def _publisher_row(pair: tuple[Connection, c.PublisherFacts]) -> Row:
     connection, facts = pair
     return {
         "connection_details": _details(connection),
@@ -279,7 +212,7 @@ def _activity(facts: ConsumerFacts) -> str:
     return "single_active" if facts.is_active else "waiting"
 
 
-def _consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
+def _consumer_row(pair: tuple[Connection, ConsumerFacts]) -> Row:
     connection, facts = pair
     return {
         "connection_details": _details(connection),
@@ -295,7 +228,7 @@ def _consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
     }
 
 
-def amqp_consumer_row(pair: tuple[LiveConnection, ConsumerFacts]) -> Row:
+def amqp_consumer_row(pair: tuple[Connection, ConsumerFacts]) -> Row:
     """A subscription as /api/consumers shows it."""
     connection, facts = pair
     details = _details(connection)

@@ -6,15 +6,16 @@ They name no stream and no reason in words of the disk; `/api/health/checks/alar
 import math
 
 import trio
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.broker.broker import Broker
+from streamd.http_api.caller import LIVE, READY
 from streamd.http_api.description import Operation, described
 from streamd.http_api.messages import json_answer
+from streamd.http_api.service import Service
+from streamd.operations.server import GetHealth
 
-_LIVE, _READY = OPEN_PATHS = "/healthz", "/readyz"
 _SECONDS = 1.0  # for which an answer holds: anybody may ask, and there may be thousands of streams
 
 
@@ -23,37 +24,28 @@ class HealthPaths:
 
     TITLE = "Health checks"
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, service: Service) -> None:
+        self._door = service.link.door
         self._trouble = ""
         self._looked_at = -math.inf
-        self.routes = [Route(_LIVE, self._live), Route(_READY, self._ready)]
+        self.routes = [Route(LIVE, self._live), Route(READY, self._ready)]
 
     @described(Operation(answer="Health", is_open=True))
     async def _live(self, _request: Request) -> Response:
         """Whether the server answers at all."""
-        return json_answer({"status": "ok"})  # the event loop turns
+        await self._look()
+        return json_answer({"status": "ok"})  # the engine answers
 
     @described(Operation(answer="Health", failures={503: "Health"}, is_open=True))
     async def _ready(self, _request: Request) -> Response:
         """Whether all streams have been opened since the start, and accept messages."""
-        now = trio.current_time()
-        if now - self._looked_at >= _SECONDS:
-            self._looked_at, self._trouble = now, self._find_trouble()
+        await self._look()
         if self._trouble:
             return json_answer({"status": "failed", "reason": self._trouble}, 503)
         return json_answer({"status": "ok"})
 
-    def _find_trouble(self) -> str:
-        """Why the server is not ready; empty if it is."""
-        if any(host.alarms() for host in self._broker.virtual_hosts.values()):
-            return "some streams accept no messages"
-        if not self._broker.has_looked:
-            return "not all streams have been opened since the start"
-        return ""
-
-
-def needs_no_login(connection: HTTPConnection) -> bool:
-    """Whether a request is for a path of `HealthPaths`."""
-    path: str = connection.scope["path"]
-    return path.removeprefix(connection.scope["root_path"]) in OPEN_PATHS
+    async def _look(self) -> None:
+        now = trio.current_time()
+        if now - self._looked_at >= _SECONDS:
+            self._trouble = (await self._door.ask(GetHealth())).trouble
+            self._looked_at = now

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import chain, islice, repeat
 from typing import Any, TypeAlias, TypeVar
@@ -308,9 +308,10 @@ def flag(body: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 async def listing(
     request: Request,
-    items: Iterable[Item] | AsyncIterable[Item],
+    items: Iterable[Item],
     make_row: Callable[[Item], Row | None],
     name_of: Callable[[Item], str] | None = None,
+    describe: Callable[[Sequence[Item]], Awaitable[Sequence[Item]]] | None = None,
 ) -> Response:
     """An answer with many rows: all or a page of them, with the columns that were asked for.
 
@@ -319,15 +320,17 @@ async def listing(
         items: all items, in order.
         make_row: makes the row of an item that is sent; None when the item is gone meanwhile.
         name_of: gives the name that `name` is looked for in; None when items have no names.
+        describe: finds what is needed of the items that are sent.
 
     Raises:
         BadRequest: there is no such page, or a parameter cannot be understood.
     """
     query = request.query_params
-    total = [item async for item in items] if isinstance(items, AsyncIterable) else list(items)
-    chosen = total
+    total = list(items)
+    chosen: Sequence[Item] = total
     if "page" not in query:
-        return _joined(await _encoded(request, chosen, make_row))
+        sent = total if describe is None else await describe(total)
+        return _joined(await _encoded(request, sent, make_row))
     page, size = _number(query, "page", 1), _number(query, "page_size", _PAGE_SIZE)
     wanted = query.get("name", "")
     if query.get("use_regex", "false") != "false":
@@ -337,7 +340,8 @@ async def listing(
     num_pages = max(1, math.ceil(len(chosen) / size))
     if not 1 <= page <= num_pages or not 1 <= size <= _MAX_PAGE_SIZE:
         raise BadRequest(f"page {page} of {size} rows: there are {num_pages} pages")
-    rows = await _encoded(request, chosen[(page - 1) * size : page * size], make_row)
+    sent = chosen[(page - 1) * size : page * size]
+    rows = await _encoded(request, sent if describe is None else await describe(sent), make_row)
     about = {
         "total_count": len(total),
         "filtered_count": len(chosen),

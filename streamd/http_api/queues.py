@@ -1,24 +1,16 @@
 """/api/queues, where every queue is a stream, and /api/stream/super-streams."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from segments.derived.key_schedule import KeyFigures
-from streamd.broker.declared.arguments import plain_arguments
-from streamd.broker.declared.partitions import SuperStreamRow
-from streamd.broker.streams.stream import Stream
-from streamd.broker.virtual_host import VirtualHost
-from streamd.engine import Caller
 from streamd.http_api.caller import caller_of
-from streamd.http_api.connections import amqp_consumer_row, pairs_of
+from streamd.http_api.connections import amqp_consumer_row
 from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
+from streamd.http_api.exchanges import host_part
 from streamd.http_api.messages import (
     BadRequest,
     NotFound,
@@ -32,19 +24,18 @@ from streamd.http_api.messages import (
     read_body,
     texts,
 )
-from streamd.http_api.overview import message_counts, shown_trouble
+from streamd.http_api.overview import message_counts
 from streamd.http_api.service import NODE, Service
-from streamd.net.turns import in_turns
-from streamd.operations import streams as s
-from streamd.operations.errors import Refused
+from streamd.operations import stream_views as v, streams as s
+from streamd.operations.connections import ListReaders
 from streamd.operations.names import Name
-from streamd.operations.tier_reports import TierReports, plain
+from streamd.operations.tier_reports import plain
+
+Item: TypeAlias = tuple[v.StreamSummary, v.StreamDetails | None]
 
 TYPE = "x-queue-type"
 STREAM = "stream"
 _PREFIX = "x-"
-_LOOKED_AT_ONCE = 8  # streams
-_NAMES_A_TURN, _CONSUMERS_A_TURN, _SUPER_STREAMS_A_TURN = 100, 100, 5
 _ONE = "/api/queues/{vhost}/{name}"
 _SUPER = "/api/stream/super-streams"
 _SUPER_RIGHTS = (
@@ -58,8 +49,7 @@ class QueuePaths:
     TITLE = "Streams"
 
     def __init__(self, service: Service) -> None:
-        self._broker, self._ask = service.broker, service.ask
-        self._connections = service.connections
+        self._ask = service.ask
         self.routes = [
             Route("/api/queues", self._list),
             Route("/api/queues/{vhost}", self._list),
@@ -78,46 +68,29 @@ class QueuePaths:
     @described(Operation(rows="Stream", has_names=True))
     async def _list(self, request: Request) -> Response:
         """Streams: every queue is one."""
-        readers = await self._readers()
-        names = [
-            (host, name)
-            for host in hosts_of(self._broker.virtual_hosts, request)
-            for name in host.names()
-        ]
+        found = await self._ask(request, v.ListStreams(vhost=host_part(request)))
+        items: list[Item] = [(one, None) for one in found]
 
-        caller = caller_of(request)
+        async def describe(chosen: Sequence[Item]) -> list[Item]:
+            described: list[Item] = []
+            for at in range(0, len(chosen), v.MOST_DESCRIBED):
+                some = {
+                    (one.vhost, one.stream): one for one, _ in chosen[at : at + v.MOST_DESCRIBED]
+                }
+                details = await self._ask(request, v.DescribeStreams(streams=tuple(some)))
+                described += [(some[one.vhost, one.stream], one) for one in details]
+            return described
 
-        def row(item: tuple[VirtualHost, Name]) -> Row | None:
-            host, name = item
-            if not host.has_stream(name):
-                return None
-            return self._row(caller, host, name, readers[host.name, name])
-
-        await know_all(names)
-        return await listing(request, names, row, lambda item: item[1])
+        return await listing(request, items, _item_row, lambda item: item[0].stream, describe)
 
     @described(Operation(answer="Stream", needs=ENTER))
     async def _one(self, request: Request) -> Response:
         """A stream, with its consumers."""
-        host = host_of(self._broker.virtual_hosts, request)
-        name = part(request, "name")
-        if not host.has_stream(name):
-            raise NotFound
-        await know_all([(host, name)])
-        if not host.has_stream(name):
-            raise NotFound
-        with suppress(Refused):  # its row says why
-            await host.find(name).life.look_at_keys()
-        consumers = [
-            pair
-            async for pair in pairs_of(self._connections, lambda c: c.consumers())
-            if pair[0].virtual_host == host.name and pair[1].stream == name
-        ]
-        if not host.has_stream(name):  # deleted meanwhile
-            raise NotFound
-        row = self._row(caller_of(request), host, name, len(consumers))
-        details = [amqp_consumer_row(pair) async for pair in in_turns(consumers, _CONSUMERS_A_TURN)]
-        return await large_answer(row | {"consumer_details": details})
+        vhost, name = part(request, "vhost"), part(request, "name")
+        consumers = await self._ask(request, ListReaders(vhost=vhost, stream=name))
+        details = await self._ask(request, v.GetStream(vhost=vhost, stream=name))
+        rows = [amqp_consumer_row((one.connection, one.facts)) for one in consumers]
+        return await large_answer(_row(details, len(consumers)) | {"consumer_details": rows})
 
     @described(Operation(body="NewStream", statuses=CREATED_OR_DONE, asks=s.CreateStream))
     async def _create(self, request: Request) -> Response:
@@ -137,34 +110,21 @@ class QueuePaths:
         await self._ask(request, s.DeleteStream(vhost=vhost, stream=name))
         return done()
 
-    def _row(self, caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> Row:
-        tier = tier_row(caller, self._broker.tier, host.name, name)
-        row = _row(caller, host, name, num_consumers)
-        return row if tier is None else row | {"tier": tier}
-
-    async def _readers(self) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
-        async for connection, facts in pairs_of(self._connections, lambda c: c.consumers()):
-            found[connection.virtual_host, facts.stream] += 1
-        return found
-
     # -- super streams
 
     @described(Operation(rows="SuperStream", has_names=True))
     async def _list_super_streams(self, request: Request) -> Response:
         """Super streams."""
-        rows = [
-            row
-            for host in hosts_of(self._broker.virtual_hosts, request)
-            async for row in in_turns(host.super_streams.rows(), _SUPER_STREAMS_A_TURN)
-        ]
+        found = await self._ask(request, v.ListSuperStreams(vhost=host_part(request)))
+        rows = [one.row for one in found]
         return await listing(request, rows, _super_stream_row, lambda row: row.name)
 
     @described(Operation(answer="SuperStream", needs=ENTER))
     async def _one_super_stream(self, request: Request) -> Response:
         """A super stream."""
-        host = host_of(self._broker.virtual_hosts, request)
-        return json_answer(_super_stream_row(host.super_streams.find(part(request, "name"))))
+        vhost, name = part(request, "vhost"), part(request, "name")
+        found = await self._ask(request, v.GetSuperStream(vhost=vhost, super_stream=name))
+        return json_answer(_super_stream_row(found.row))
 
     @described(
         Operation(
@@ -208,30 +168,13 @@ class QueuePaths:
         return done()
 
 
-def host_of(hosts: dict[Name, VirtualHost], request: Request) -> VirtualHost:
-    """The virtual host in the path.
-
-    Raises:
-        NotFound: there is none.
-        Refused: the caller may not enter it, or would not if there were one.
-    """
+def host_of(hosts: Any, request: Request) -> Any:  # noqa: ANN401 - until messages ask
+    """The virtual host in the path."""
     name = part(request, "vhost")
     caller_of(request).require_host(name)
     if name not in hosts:
         raise NotFound
     return hosts[name]
-
-
-def hosts_of(hosts: dict[Name, VirtualHost], request: Request) -> list[VirtualHost]:
-    """The virtual host in the path, or all that the caller may see.
-
-    Raises:
-        NotFound, Refused: see `host_of`.
-    """
-    if "vhost" in request.path_params:
-        return [host_of(hosts, request)]
-    caller = caller_of(request)
-    return [hosts[name] for name in sorted(hosts) if caller.sees_host(name)]
 
 
 def stream_arguments(name: Name, body: Row) -> dict[str, str]:
@@ -267,12 +210,17 @@ def shown_arguments(arguments: Mapping[str, s.Plain]) -> Row:
     return {TYPE: STREAM} | {_PREFIX + key: value for key, value in arguments.items()}
 
 
-def _row(caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> Row:
+def _item_row(item: Item) -> Row | None:
+    summary, details = item
+    return None if details is None else _row(details, summary.consumers)
+
+
+def _row(details: v.StreamDetails, num_consumers: int) -> Row:
     row: Row = {
-        "name": name,
-        "vhost": host.name,
+        "name": details.stream,
+        "vhost": details.vhost,
         "type": STREAM,
-        "arguments": shown_arguments(plain_arguments(host.arguments(name))),
+        "arguments": shown_arguments(details.arguments),
         "durable": True,
         "auto_delete": False,
         "exclusive": False,
@@ -283,38 +231,33 @@ def _row(caller: Caller, host: VirtualHost, name: Name, num_consumers: int) -> R
         "policy": None,
         "consumers": num_consumers,
         "readers": {NODE: num_consumers},
-    }
-    try:
-        stream = host.find(name)
-    except Refused as refused:
-        return row | {
-            "state": "down",
-            "reason": shown_trouble(caller, refused.details),
-            "online": [],
-        }
-    return row | _figures(caller, stream)
-
-
-def _figures(caller: Caller, stream: Stream) -> Row:
-    figures = stream.figures
-    if figures is None:  # it was created, or its log closed, just now
-        return {"state": "running"}
-    return {
         "state": "running",
+    }
+    if details.trouble:
+        row["reason"] = details.trouble
+    if not details.is_open:
+        row |= {"state": "down", "online": []}
+    elif details.figures is not None:
+        row |= _figures(details.figures)
+    return row if details.tier is None else row | {"tier": plain(details.tier)}
+
+
+def _figures(figures: v.StreamFigures) -> Row:
+    raised, keys = figures.raised_segment_bytes, figures.keys
+    return {
         **message_counts(figures.num_messages),
         "message_bytes": figures.size,
         "segments": figures.num_segments,
-        **({"segment_bytes_raised_to": raised} if (raised := figures.raised_segment_bytes) else {}),
+        **({"segment_bytes_raised_to": raised} if raised else {}),
         "chunks": figures.num_chunks,
         "first_offset": figures.first_offset,
         "next_offset": figures.next_offset,
         "first_timestamp": figures.first_timestamp_ms,
-        **({"key_index": _key_row(figures.keys)} if figures.keys is not None else {}),
-        **({"reason": shown_trouble(caller, stream.alarm)} if stream.alarm else {}),
+        **({"key_index": _key_row(keys)} if keys is not None else {}),
     }
 
 
-def _key_row(keys: KeyFigures) -> Row:
+def _key_row(keys: v.KeyIndex) -> Row:
     return {
         "sealed_segments": keys.num_sealed,
         "indexed_segments": keys.num_indexed,
@@ -323,33 +266,6 @@ def _key_row(keys: KeyFigures) -> Row:
     }
 
 
-def tier_row(
-    caller: Caller, tier: TierReports | None, virtual_host: Name, name: Name
-) -> Row | None:
-    """What is in the tier of a stream; None without a tier, or for one that is not there."""
-    found = tier.stream(virtual_host, name) if tier is not None else None
-    if found is None:
-        return None
-    trouble = {"sentence": shown_trouble(caller, found.sentence)} if found.sentence else {}
-    return plain(found) | trouble
-
-
-async def know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:
-    """Look at streams whose size nobody knows since the start, some at a time."""
-    left = iter(names)
-
-    async def know() -> None:
-        async for host, name in in_turns(left, _NAMES_A_TURN):
-            stream = host.get_stream(name)
-            if stream is not None and stream.figures is None:
-                with suppress(Refused):  # its row says why
-                    await stream.read_figures()
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(_LOOKED_AT_ONCE):
-            nursery.start_soon(know)
-
-
-def _super_stream_row(row: SuperStreamRow) -> Row:
+def _super_stream_row(row: s.SuperStreamRow) -> Row:
     partitions = [{"routing_key": p.key, "stream": p.stream} for p in row.partitions]
     return {"name": row.name, "vhost": row.virtual_host, "partitions": partitions}

@@ -9,6 +9,8 @@ from streamd.operations.declaration import DOORS, WATCHERS, Operation
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus
 
+AMQP091 = "amqp091"  # as metrics name it
+
 
 class Flow(NamedTuple):
     """What has gone through a stream, or through all of a server.

@@ -1,6 +1,6 @@
 """What can be asked of streams and super streams: to be there, or not; and what one stream has."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,7 @@ from streamd.operations.rights import Right
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
 Reference = Annotated[str, msgspec.Meta(min_length=1)]
+MAX_PARTITIONS = 1_000  # of a super stream
 
 
 class CreateStream(OfStream[Created], frozen=True, kw_only=True):
@@ -45,12 +46,42 @@ class ListDeclared(OfHost[list[Declared]], frozen=True, kw_only=True):
     NEEDS = Enter()
 
 
+class StreamMoment(NamedTuple):
+    """A stream over some seconds; see `streamd.operations.server.Moment`."""
+
+    at_ms: int
+    messages_in: float
+    messages_out: float
+    bytes_in: float
+    bytes_out: float
+
+
 class DeleteStream(OfStream[None], frozen=True, kw_only=True):
     """Delete a stream with all its messages."""
 
     NAME = "stream.delete"
     NEEDS = Allowed(Right.CONFIGURE)
     CHANGES = True
+
+
+class Partition(NamedTuple):
+    """A routing key and the partition that it leads to.
+
+    Attributes:
+        order: partitions are in this order; each has its own.
+    """
+
+    key: str
+    stream: Name
+    order: int
+
+
+class SuperStreamRow(NamedTuple):
+    """One super stream; its partitions in their order."""
+
+    virtual_host: Name
+    name: Name
+    partitions: tuple[Partition, ...]
 
 
 class CreateSuperStream(OfHost[None], frozen=True, kw_only=True):
@@ -90,6 +121,7 @@ class SetArguments(OfStream[None], frozen=True, kw_only=True):
 
     Attributes:
         arguments: by their names in the stream protocol; "" is the default.
+        was: nothing is changed where one of these has another value than this, or the new one.
     """
 
     NAME = "stream.set"
@@ -97,6 +129,7 @@ class SetArguments(OfStream[None], frozen=True, kw_only=True):
     CHANGES = True
 
     arguments: dict[str, str]
+    was: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Beginning(msgspec.Struct, frozen=True):

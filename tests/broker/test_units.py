@@ -11,12 +11,6 @@ from segments import Log, LogPolicy
 from segments.entries import split, without_duplicates
 from segments.policy import RecordLimit
 from streamd import config
-from streamd.broker.declared.arguments import (
-    arguments_from_json,
-    arguments_to_json,
-    policy_of,
-    read_arguments,
-)
 from streamd.broker.streams.chunk_assembly import ChunkAssembly
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.traffic import ProtocolTraffic
@@ -24,6 +18,12 @@ from streamd.config import Config, ConfigError
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
+from streamd.operations.arguments import (
+    arguments_from_json,
+    arguments_to_json,
+    policy_of,
+    read_arguments,
+)
 from streamd.operations.names import folder_name
 from streamd.wire.stream.publish import (
     Outgoing,

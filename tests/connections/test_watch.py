@@ -14,7 +14,7 @@ from streamd.connections.amqp091 import delivery
 from streamd.connections.amqp091.session import Session as AmqpSession
 from streamd.connections.stream.session import Session
 from streamd.connections.watch import AGAIN_SECONDS, HELD_SECONDS, LoopClock, Watch, Watched
-from streamd.engine.registry import AMQP091
+from streamd.operations.figures import AMQP091
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.messages.from_amqp10 import Delivered, delivered
 from streamd.wire.stream import commands as c

@@ -9,8 +9,13 @@ from bs4 import BeautifulSoup
 
 from streamd.console.connection_rates import CONSUMED, LONGEST_MS, PUBLISHED, ConnectionRates
 from streamd.console.listing import PAGE_SIZE
-from streamd.engine.registry import ConsumerFacts, PublisherFacts
-from streamd.http_api.connections import MAX_REASON
+from streamd.engine.connections import connection_of as shown
+from streamd.operations.connections import (
+    MAX_REASON,
+    ConnectionDetails,
+    ConsumerFacts,
+    PublisherFacts,
+)
 from tests.console.test_rights import connection_of
 from tests.console.test_streams import HOSTILE
 from tests.support.console import Visitor, visitor
@@ -178,7 +183,7 @@ async def test_the_reason_is_that_of_http(server: Harness, browser: Visitor) -> 
         assert told == {
             "": "closed through the management console",
             "maintenance": "maintenance",
-        }.get(reason, ("ab<i>" + "x" * 300)[: MAX_REASON - 1])
+        }.get(reason, ("ab<i>" + "x" * 300)[:MAX_REASON])
 
 
 PATH = "10.0.0.1%3A1%20-%3E%2010.0.0.2%3A2"
@@ -202,13 +207,14 @@ async def test_one_may_close_ones_own_connections(server: Harness) -> None:
 
 async def test_rates_are_made_of_two_looks(server: Harness) -> None:
     rates = ConnectionRates()
-    connection = connection_of(server, "guest", connected_at_ms=1_000_000)
-    start = connection.connected_at_ms
+    start = 1_000_000
+    connection = shown(connection_of(server, "guest", connected_at_ms=start))
 
     def look(at: float, published: int, consumed: int = 0, number: int = 1) -> Any:
-        publishers = [PublisherFacts(number, "", "s", published, 0, 0)]
-        consumers = [ConsumerFacts(7, "s", {}, 1, consumed, 0, 0, 0.0, False, True)]
-        return rates.look(connection, publishers, consumers, start + at)
+        publishers = (PublisherFacts(number, "", "s", published, 0, 0),)
+        consumers = (ConsumerFacts(7, "s", {}, 1, consumed, 0, 0, 0.0, False, True),)
+        found = ConnectionDetails(connection, publishers, consumers, may_end=True)
+        return rates.look(found, start + at)
 
     assert look(1_000, 50).published is None, "too short"
     found = look(10_000, 500, 180)

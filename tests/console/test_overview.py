@@ -1,6 +1,7 @@
 """The overview, and the charts: what they show to whom."""
 
 import json
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from streamd.broker.streams.history import Moment
 from streamd.broker.streams.log_figures import NO_FIGURES
 from streamd.broker.streams.stream import Stream
-from streamd.console import overview
 from streamd.console.charts import Chart, make_chart
 from tests.support.console import visitor
 from tests.support.http import add_user
@@ -51,7 +51,7 @@ async def test_what_there_is(server: Harness) -> None:
 
 async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimpleNamespace(total=1_000, free=99)
-    monkeypatch.setattr(overview.shutil, "disk_usage", lambda _: disk)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
     browser = visitor(server)
     await browser.log_in()
     for name in ("fine", "<bad>"):

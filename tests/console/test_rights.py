@@ -14,8 +14,9 @@ from starlette.routing import Route
 from streamd.broker.declared.rows import PermissionRow
 from streamd.console.app import Console
 from streamd.console.site import Site
-from streamd.engine.registry import STREAM_PROTOCOL, LiveConnection
+from streamd.engine.registry import LiveConnection
 from streamd.net.transport import Address
+from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.operations.names import as_sent
 from tests.support.console import Visitor, console_of, visitor
 from tests.support.http import add_user
@@ -172,6 +173,7 @@ def connection_of(server: Harness, user: str, port: int = 1, **more: Any) -> Liv
     about |= {"peer": Address("10.0.0.1", port), "local": Address("10.0.0.2", 2)}
     about |= {"publishers": list, "consumers": list, "connected_at_ms": 0, "frame_max": 0}
     about |= {"protocol": STREAM_PROTOCOL, "virtual_host": "/", "properties": {}}
+    about |= {"is_tls": False, "mechanism": "PLAIN", "heartbeat_seconds": 0}
     return LiveConnection(**about | {"account": account} | more)
 
 

@@ -6,10 +6,10 @@ import click
 import pytest
 
 from segments import LogPolicy
-from streamd.broker.declared.arguments import ARGUMENTS, SETTINGS, policy_of, read_arguments
 from streamd.cli.streams import create, set_arguments
 from streamd.connections.amqp091 import consumer_arguments
 from streamd.connections.amqp091.queue_arguments import Declaration
+from streamd.operations.arguments import ARGUMENTS, SETTINGS, policy_of, read_arguments
 from streamd.operations.errors import Refused
 from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE
 from streamd.wire.amqp091.values import Field

@@ -20,9 +20,9 @@ from segments.store.manifest import (
 from segments.store.object_names import CLUSTER, StreamKey
 from segments.store.object_store import ObjectStore
 from streamd.broker.catalog.catalog import Catalog
-from streamd.broker.declared.arguments import plain_arguments
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.tier.catalog_copy import compact_copy
+from streamd.operations.arguments import plain_arguments
 from streamd.operations.names import Name, stream_folder
 from tests.support.stored_streams import put_segment
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from generated.text import code
-from streamd.broker.declared.arguments import ARGUMENTS, Argument
 from streamd.connections.amqp091.queue_arguments import PREFIX
+from streamd.operations.arguments import ARGUMENTS, Argument
 
 
 def markdown() -> str:

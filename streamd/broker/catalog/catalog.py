@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from streamd.broker.catalog.schema import VERSION, migrate
 from streamd.broker.catalog.transaction import Transaction
-from streamd.broker.declared.arguments import arguments_from_json
 from streamd.broker.declared.partitions import partition_binding
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.declared.standing_selectors import StandingSelector
+from streamd.operations.arguments import arguments_from_json
 from streamd.operations.names import Name
 from streamd.operations.routing import Binding, ExchangeRow
 

@@ -4,9 +4,9 @@ import json
 import sqlite3
 from collections.abc import Iterable
 
-from streamd.broker.declared.arguments import arguments_to_json
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.declared.standing_selectors import StandingSelector
+from streamd.operations.arguments import arguments_to_json
 from streamd.operations.routing import NO_HEADERS, Binding, ExchangeRow, arguments_text
 
 _TABLES_OF_A_HOST = ("streams", "exchanges", "bindings", "standing_selectors", "permissions")

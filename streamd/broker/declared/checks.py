@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from streamd.config import MAX_ASKED, MAX_NAME_BYTES, PROPERTIES_BYTES
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, check_new
+from streamd.operations.streams import MAX_PARTITIONS
 
-MAX_PARTITIONS = 1_000  # of a super stream
 _RESERVED_PREFIX = "amq."
 _PROPERTY_BYTES = 64  # counted for each property besides its strings
 _RECORDED_BYTES = 255  # longer filter values are kept as a hash in chunks anyway

@@ -23,8 +23,8 @@ from segments.selector import RowReader, filter_value_of, filter_value_reader, p
 from segments.selector.fields import SIMPLE_HEAD
 from segments.selector.nodes import PropertySection
 from segments.selector.values import Value
-from streamd.broker.declared.argument_kinds import Value as Argument
-from streamd.broker.declared.arguments import (
+from streamd.operations.argument_kinds import Value as Argument
+from streamd.operations.arguments import (
     FILTER_CONTRACT,
     FILTER_DERIVE,
     STRICT,

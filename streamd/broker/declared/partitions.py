@@ -5,10 +5,8 @@ kept, see exchanges.py; here are the rules for bindings of a super stream. Plain
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from streamd.broker.declared.checks import (
-    MAX_PARTITIONS,
     check_number,
     check_stream_name,
     checked_key,
@@ -16,29 +14,10 @@ from streamd.broker.declared.checks import (
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.routing import Binding, Headers
+from streamd.operations.streams import MAX_PARTITIONS, Partition, SuperStreamRow
 
 ORDER = "x-stream-partition-order"  # an argument of a binding: the position of the partition
 _MAX_ORDER = (1 << 31) - 1
-
-
-class Partition(NamedTuple):
-    """A routing key and the partition that it leads to.
-
-    Attributes:
-        order: partitions are in this order; each has its own.
-    """
-
-    key: str
-    stream: Name
-    order: int
-
-
-class SuperStreamRow(NamedTuple):
-    """One super stream; its partitions in their order."""
-
-    virtual_host: Name
-    name: Name
-    partitions: tuple[Partition, ...]
 
 
 def new_super_stream(

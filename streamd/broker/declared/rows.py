@@ -3,7 +3,7 @@
 from types import MappingProxyType
 from typing import NamedTuple
 
-from streamd.broker.declared.arguments import Arguments
+from streamd.operations.arguments import Arguments
 from streamd.operations.names import Name
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from streamd.broker.declared.partitions import Partition, SuperStreamRow
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.streams.groups import NO_PARTITION
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.streams import Partition, SuperStreamRow
 
 
 class SuperStreams:

@@ -10,7 +10,6 @@ samples each. A stream has samples while something happened in it within the las
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import trio
 
@@ -19,6 +18,8 @@ from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import NOTHING, Traffic
 from streamd.net.turns import in_turns
 from streamd.operations.figures import Flow
+from streamd.operations.server import Moment
+from streamd.operations.streams import StreamMoment
 
 INTERVAL_SECONDS = 5
 STREAM_INTERVAL_SECONDS = 20
@@ -30,38 +31,6 @@ _EVERY = STREAM_INTERVAL_SECONDS // INTERVAL_SECONDS
 _BEAT_SECONDS = 0.25  # an idle server sleeps well: each costs a quarter of a millisecond
 _STREAMS_A_TURN = 250
 _RATES = 4  # numbers in a sample of a stream
-
-
-class Moment(NamedTuple):
-    """The server over a few seconds.
-
-    Attributes:
-        at_ms: when they ended, in ms since 1970.
-        messages_in, messages_out: per second: stored, and sent to consumers.
-        bytes_in, bytes_out: the same in bytes.
-        confirm_p50, confirm_p99: seconds from arrival to confirm of half of the messages, and of 99
-            in 100; None when none was confirmed.
-        loop_delay: the longest delay of the event loop that was seen, in seconds.
-    """
-
-    at_ms: int
-    messages_in: float
-    messages_out: float
-    bytes_in: float
-    bytes_out: float
-    confirm_p50: float | None
-    confirm_p99: float | None
-    loop_delay: float
-
-
-class StreamMoment(NamedTuple):
-    """A stream over some seconds; see Moment."""
-
-    at_ms: int
-    messages_in: float
-    messages_out: float
-    bytes_in: float
-    bytes_out: float
 
 
 class _Samples:

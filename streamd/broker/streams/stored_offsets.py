@@ -1,30 +1,15 @@
 """The offsets that consumers have stored in a stream, and how far behind they are."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from segments import Log, StorageError, at_offset
 from segments.chunk_search import Place, time_of
 from segments.store.cache import ColdError
 from streamd.broker.streams.stream import Stream
 from streamd.net.turns import in_turns
+from streamd.operations.streams import StoredOffset
 
 _A_TURN = 20  # offsets whose chunks are looked up in the index
-
-
-class StoredOffset(NamedTuple):
-    """An offset that a consumer has stored.
-
-    Attributes:
-        offset: that it has stored.
-        messages_behind: that follow it.
-        seconds_behind: since the first of those was written, None where that cannot be read.
-    """
-
-    reference: str
-    offset: int
-    messages_behind: int
-    seconds_behind: float | None
 
 
 async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[StoredOffset]:

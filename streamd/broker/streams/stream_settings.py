@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from segments import LogPolicy
 from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
-from streamd.broker.declared.arguments import read_settings
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.operations.arguments import read_settings
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 

@@ -1,9 +1,9 @@
 """The streams of one virtual host by name: their rows in the catalog, and what becomes of them."""
 
 from streamd.broker.catalog.writer import Check
-from streamd.broker.declared.arguments import Arguments
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.stream import Stream
+from streamd.operations.arguments import Arguments
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 

@@ -56,7 +56,6 @@ from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
 from streamd.broker.catalog.transaction import Transaction
-from streamd.broker.declared.arguments import arguments_from_json, plain_arguments, policy_of
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
@@ -65,6 +64,7 @@ from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
 from streamd.net import threads
+from streamd.operations.arguments import arguments_from_json, plain_arguments, policy_of
 from streamd.operations.names import as_sent, stream_folder
 
 logger = logging.getLogger(__name__)

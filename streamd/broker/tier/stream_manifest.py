@@ -28,13 +28,13 @@ from segments.store.manifest_store import (
 from segments.store.object_names import StreamKey
 from segments.store.object_store import ObjectStore, TierError
 from segments.tier.planning import conflict, kept_segments, next_unstored
-from streamd.broker.declared.arguments import arguments_to_json
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.open_log import OpenLog
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.requests import ask
+from streamd.operations.arguments import arguments_to_json
 from streamd.operations.names import Name
 
 

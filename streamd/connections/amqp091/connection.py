@@ -23,11 +23,13 @@ from streamd.connections.base import BaseConnection
 from streamd.connections.command_loop import CommandLoop, Pending
 from streamd.connections.ready_queue import ReadyQueue
 from streamd.connections.services import Services
-from streamd.engine.registry import AMQP091, AMQP_PROTOCOL, ConnectionRegistry
+from streamd.engine.registry import ConnectionRegistry
 from streamd.net.duplex import LINGER_SECONDS, Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
 from streamd.net.turns import next_turn
+from streamd.operations.connections import AMQP_PROTOCOL
+from streamd.operations.figures import AMQP091
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
 from streamd.wire.amqp091.connection import Connection, Content, NotAmqp, Request

@@ -25,15 +25,15 @@ from segments.selector import (
     parse_sql,
     parse_tags,
 )
-from streamd.broker.declared.argument_kinds import age_seconds
-from streamd.broker.declared.arguments import (
+from streamd.broker.declared.checks import check_asked
+from streamd.broker.declared.filter_contract import own_value_reader
+from streamd.operations.argument_kinds import age_seconds
+from streamd.operations.arguments import (
     FILTER_CONTRACT,
     STRICT,
     Arguments,
     filter_properties,
 )
-from streamd.broker.declared.checks import check_asked
-from streamd.broker.declared.filter_contract import own_value_reader
 from streamd.operations.errors import Refused
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT, precondition_failed
 from streamd.wire.amqp091.messages.to_amqp10 import FILTER_VALUE, ROUTING_KEY

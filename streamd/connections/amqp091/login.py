@@ -13,7 +13,7 @@ from streamd.auth.authentication import AuthenticationFailed, Authenticator, cou
 from streamd.auth.users import Account, Rights
 from streamd.broker.broker import Broker
 from streamd.broker.virtual_host import VirtualHost
-from streamd.engine.registry import AMQP091
+from streamd.operations.figures import AMQP091
 from streamd.operations.names import as_sent
 from streamd.version import __version__
 from streamd.wire.amqp091 import methods as m

@@ -12,7 +12,6 @@ import trio
 
 from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Rights
-from streamd.broker.declared.arguments import FILTER_CONTRACT, STRICT, filter_properties
 from streamd.broker.declared.filter_contract import own_value_reader
 from streamd.broker.read_only import READ_ONLY
 from streamd.broker.streams.publication import PendingEntries
@@ -23,10 +22,11 @@ from streamd.config import MAX_NAME_BYTES
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
 from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
-from streamd.engine.registry import AMQP091
 from streamd.net.outbox import Outbox
 from streamd.net.turns import Steps, Stepwise
+from streamd.operations.arguments import FILTER_CONTRACT, STRICT, filter_properties
 from streamd.operations.errors import Reason, Refused
+from streamd.operations.figures import AMQP091
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
 from streamd.operations.routing import DEFAULT_EXCHANGE, NO_HEADERS, Headers, Scalar

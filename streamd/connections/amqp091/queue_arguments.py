@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
-from streamd.broker.declared.argument_kinds import AUTO, AmqpType
-from streamd.broker.declared.arguments import (
+from streamd.operations.argument_kinds import AUTO, AmqpType
+from streamd.operations.arguments import (
     ARGUMENTS,
     Argument,
     Arguments,

@@ -11,8 +11,8 @@ from streamd.connections.amqp091.exchange_methods import ExchangeMethods
 from streamd.connections.amqp091.faults import not_implemented
 from streamd.connections.amqp091.pacing import AckPacer
 from streamd.connections.amqp091.queue_methods import Queues
-from streamd.engine.registry import ConsumerFacts, PublisherFacts
 from streamd.net.turns import next_turn
+from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request

@@ -23,11 +23,12 @@ from streamd.connections.stream.delivery import Delivery, Subscription
 from streamd.connections.stream.login import Login
 from streamd.connections.stream.publishers import MESSAGES_A_TURN
 from streamd.connections.stream.session import Session
-from streamd.engine.registry import STREAM_PROTOCOL, ConnectionRegistry
+from streamd.engine.registry import ConnectionRegistry
 from streamd.net.duplex import Ended
 from streamd.net.rounds import Rounds
 from streamd.net.transport import Transport, TransportClosed
 from streamd.net.turns import next_turn
+from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.wire.stream import (
     NEED_DATA,
     Connection,

@@ -14,16 +14,15 @@ from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
-from streamd.engine.registry import STREAM_PROTOCOL
 from streamd.net.outbox import Outbox
+from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.operations.names import as_sent
-from streamd.version import __version__
+from streamd.version import COMPATIBLE_VERSION, PRODUCT, __version__
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 
 # Clients decide by product and version what they may ask for; 4.3.0 is the first with
 # ResolveOffsetSpec and the statistic committed_offset.
-PRODUCT, COMPATIBLE_VERSION = "RabbitMQ", "4.3.0"
 
 
 class Refusal(NamedTuple):

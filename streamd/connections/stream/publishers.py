@@ -18,9 +18,9 @@ from streamd.connections.stream.context import (
 )
 from streamd.connections.stream.publisher import StreamPublisher
 from streamd.connections.stream.response_codes import OK, code_of
-from streamd.engine.registry import PublisherFacts
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.operations.connections import PublisherFacts
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import as_sent
 from streamd.operations.rights import Right

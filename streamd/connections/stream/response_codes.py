@@ -22,28 +22,6 @@ _LOGIN_CODES = {
 }
 
 
-# The codes that RabbitMQ counts, by their names in its metrics.
-ERROR_NAMES = {
-    ResponseCode.ACCESS_REFUSED: "access_refused",
-    ResponseCode.AUTHENTICATION_FAILURE: "authentication_failure",
-    ResponseCode.FRAME_TOO_LARGE: "frame_too_large",
-    ResponseCode.INTERNAL_ERROR: "internal_error",
-    ResponseCode.PRECONDITION_FAILED: "precondition_failed",
-    ResponseCode.PUBLISHER_DOES_NOT_EXIST: "publisher_does_not_exist",
-    ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK: "sasl_authentication_failure_loopback",
-    ResponseCode.SASL_CHALLENGE: "sasl_challenge",
-    ResponseCode.SASL_ERROR: "sasl_error",
-    ResponseCode.SASL_MECHANISM_NOT_SUPPORTED: "sasl_mechanism_not_supported",
-    ResponseCode.STREAM_EXISTS: "stream_already_exists",
-    ResponseCode.STREAM_DOES_NOT_EXIST: "stream_does_not_exist",
-    ResponseCode.STREAM_NOT_AVAILABLE: "stream_not_available",
-    ResponseCode.SUBSCRIPTION_ID_EXISTS: "subscription_id_already_exists",
-    ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST: "subscription_id_does_not_exist",
-    ResponseCode.UNKNOWN_FRAME: "unknown_frame",
-    ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE: "vhost_access_failure",
-}
-
-
 class SubscriptionIdTaken(Refused):
     """The connection has a subscription with that number already."""
 

@@ -10,7 +10,7 @@ from streamd.connections.stream.publishers import Publishers
 from streamd.connections.stream.response_codes import OK
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
-from streamd.engine.registry import ConsumerFacts, PublisherFacts
+from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import CommandVersions
 

@@ -9,7 +9,6 @@ import trio
 
 from segments import ChunkMatcher, Log, Reader, StorageError
 from segments.marks import life_number
-from streamd.broker.declared.arguments import MAX_FILTER_PROPERTIES
 from streamd.broker.declared.checks import check_asked, check_properties, properties_size, recorded
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.groups import Group, GroupKey
@@ -24,7 +23,8 @@ from streamd.connections.stream.context import (
 )
 from streamd.connections.stream.delivery import Interest, Subscription
 from streamd.connections.stream.response_codes import OK, SubscriptionIdTaken, code_of
-from streamd.engine.registry import ConsumerFacts
+from streamd.operations.arguments import MAX_FILTER_PROPERTIES
+from streamd.operations.connections import ConsumerFacts
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import as_sent
 from streamd.operations.rights import Right

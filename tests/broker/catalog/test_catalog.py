@@ -11,11 +11,11 @@ import pytest
 from streamd.broker.catalog import catalog as catalog_module
 from streamd.broker.catalog.catalog import Catalog, CatalogError
 from streamd.broker.catalog.transaction import Transaction
-from streamd.broker.declared.argument_kinds import Age
-from streamd.broker.declared.arguments import filter_properties, policy_of
 from streamd.broker.declared.rows import StreamRow, UserRow
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.net.turns import Stepwise
+from streamd.operations.argument_kinds import Age
+from streamd.operations.arguments import filter_properties, policy_of
 from streamd.operations.routing import Binding, ExchangeRow, as_super_stream
 from streamd.wire.stream import commands as c
 from tests.support.server import OK, harness

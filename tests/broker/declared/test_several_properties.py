@@ -17,7 +17,6 @@ from segments.property_keys import key_of, mark_of, told
 from segments.pushed_down import matcher_of
 from segments.selector import Dialect, Selector, SelectorError, filter_value_reader, parse_property
 from segments.selector.selector import parse_sql, parse_tags
-from streamd.broker.declared.arguments import filter_properties, read_arguments, read_settings
 from streamd.broker.declared.filter_contract import (
     MAX_VALUES_BYTES,
     FilterContract,
@@ -25,6 +24,7 @@ from streamd.broker.declared.filter_contract import (
     contract_of,
 )
 from streamd.broker.streams.waiters import Waiters
+from streamd.operations.arguments import filter_properties, read_arguments, read_settings
 from streamd.operations.errors import Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import encode_sub_batch

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.broker.declared.argument_kinds import Age
 from streamd.broker.declared.rows import PermissionRow
+from streamd.operations.argument_kinds import Age
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.values import Field, text_field

@@ -19,8 +19,8 @@ from segments.spark.options import OptionError, read_options
 from segments.spark.plan import pieces
 from segments.spark.scanning import scan
 from segments.spark.streams import find_streams
-from streamd.broker.declared.arguments import read_arguments
 from streamd.broker.declared.filter_contract import contract_of
+from streamd.operations.arguments import read_arguments
 from tests.segments.spark.test_decoding import damaged_stream
 from tests.support.logs import append, entry, sub_batch
 

@@ -1,64 +1,13 @@
 """A picture of a stream: its segments as blocks, and where consumers stand in it."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from segments.gaps import Gaps
 from segments.segment import Segment
+from streamd.operations.stream_views import Block, Mark, SegmentMap
 
 WIDTH = 100.0  # per cent
 MAX_BLOCKS = 100
-
-
-class Block(NamedTuple):
-    """One segment, or some that follow each other where there are very many.
-
-    Attributes:
-        x, width: in per cent of the picture's width.
-        num_segments: that it stands for.
-        num_chunks, size: of all of these, size in bytes.
-        first_ms, last_ms: when the first and the last chunk were stored, 0 for never.
-        num_indexed: segments whose filter index is in memory.
-        num_lost: messages that are damaged.
-        is_last: new messages come into it.
-    """
-
-    x: float
-    width: float
-    first_offset: int
-    next_offset: int
-    num_messages: int
-    num_segments: int
-    num_chunks: int
-    size: int
-    first_ms: int
-    last_ms: int
-    num_indexed: int
-    num_lost: int
-    is_last: bool
-
-
-class Mark(NamedTuple):
-    """Somebody who stands at an offset."""
-
-    x: float
-    offset: int
-    title: str
-
-
-class SegmentMap(NamedTuple):
-    """The picture."""
-
-    blocks: list[Block]
-    first_offset: int
-    next_offset: int
-    consumers: list[Mark]
-    stored: list[Mark]
-
-    @property
-    def grouped(self) -> bool:
-        """Whether a block stands for several segments."""
-        return any(block.num_segments > 1 for block in self.blocks)
 
 
 def segment_map(

@@ -28,8 +28,8 @@ from segments.policy import (
     MAX_SEGMENT_BYTES,
 )
 from segments.selector import MAX_PROPERTY_BYTES, names_in
-from streamd.broker.declared import argument_kinds as kinds
-from streamd.broker.declared.argument_kinds import AUTO, Age, Kind, Plain, Value
+from streamd.operations import argument_kinds as kinds
+from streamd.operations.argument_kinds import AUTO, Age, Kind, Plain, Value
 from streamd.operations.errors import Reason, Refused
 
 Arguments: TypeAlias = dict[str, Value]
@@ -327,6 +327,14 @@ def read_settings(pairs: Iterable[tuple[str, str]]) -> Arguments:
 def plain_arguments(arguments: Mapping[str, Value]) -> dict[str, Plain]:
     """Arguments as they were declared, in values that JSON knows."""
     return {k: v.text if isinstance(v, Age) else v for k, v in arguments.items()}
+
+
+def as_text(arguments: Mapping[str, Plain]) -> dict[str, str]:
+    """Arguments as they are typed."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in arguments.items()
+    }
 
 
 def arguments_to_json(arguments: Mapping[str, Value]) -> str:

@@ -1,0 +1,140 @@
+"""The server as a whole."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from streamd.net.transport import Address
+from streamd.operations.declaration import Operation
+from streamd.operations.names import Name
+
+
+class Moment(NamedTuple):
+    """The server over a few seconds.
+
+    Attributes:
+        at_ms: when they ended, in ms since 1970.
+        messages_in, messages_out: per second: stored, and sent to consumers.
+        bytes_in, bytes_out: the same in bytes.
+        confirm_p50, confirm_p99: seconds from arrival to confirm of half of the messages, and of 99
+            in 100; None when none was confirmed.
+        loop_delay: the longest delay of the event loop that was seen, in seconds.
+    """
+
+    at_ms: int
+    messages_in: float
+    messages_out: float
+    bytes_in: float
+    bytes_out: float
+    confirm_p50: float | None
+    confirm_p99: float | None
+    loop_delay: float
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How many things there are, as far as a user may see them."""
+
+    streams: int = 0
+    messages: int = 0
+    size: int = 0
+    exchanges: int = 0
+    connections: int = 0
+    publishers: int = 0
+    consumers: int = 0
+
+
+class StreamTrouble(msgspec.Struct, frozen=True):
+    """What is wrong with a stream.
+
+    Attributes:
+        reason: why it takes no messages; empty where it does.
+        lost: messages that are damaged.
+    """
+
+    vhost: Name
+    stream: Name
+    reason: str
+    lost: int
+
+
+class Behind(NamedTuple):
+    """A consumer that has not read everything."""
+
+    seconds: float
+    messages: int
+    who: str
+    vhost: str
+    stream: str
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """For who may look at everything.
+
+    Attributes:
+        pid: of the process with the streams.
+        started_ms: when it was started, in ms since 1970.
+        uptime: seconds since then.
+        memory: bytes that it holds.
+        files, max_files: open now; None where the system does not say.
+        disk_free, disk_total: of the data folder, in bytes.
+        faults: of background tasks since the start, by what they do.
+        listeners: protocol and address of every open port.
+        history: the last hour.
+    """
+
+    pid: int
+    started_ms: int
+    uptime: float
+    memory: int
+    files: int | None
+    max_files: int
+    disk_free: int
+    disk_total: int
+    faults: dict[str, int]
+    listeners: list[tuple[str, Address]]
+    history: list[Moment]
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The server at a glance, as far as a user may see it.
+
+    Attributes:
+        troubles: streams with something wrong.
+        has_alarms: some stream takes no messages, one that the user may not see perhaps.
+        has_looked: each stream has been opened since the start, or could not be.
+        is_read_only: it only reads what another server writes.
+        behind: consumers that are furthest behind.
+        server: None for who may not look at everything.
+    """
+
+    totals: Totals
+    troubles: list[StreamTrouble]
+    has_alarms: bool
+    has_looked: bool
+    is_read_only: bool
+    behind: list[Behind]
+    server: ServerFacts | None
+
+
+class GetOverview(Operation[Overview], frozen=True, kw_only=True):
+    """The server at a glance."""
+
+    NAME = "overview.get"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether all is well with the streams; names none, and no reason in words of the disk.
+
+    Attributes:
+        trouble: empty if it is.
+        ports: on which somebody listens.
+    """
+
+    trouble: str
+    ports: list[int]
+
+
+class GetHealth(Operation[Health], frozen=True, kw_only=True):
+    """Whether all streams have been opened since the start, and accept messages."""
+
+    NAME = "health.get"
