@@ -9,19 +9,7 @@ lost, in any order, and torn. A sync that returned keeps its promise. A rename r
 one step.
 """
 
-from segments.bloom import ChunkMatcher
-from segments.chunk import ChunkBuilder
-from segments.errors import (
-    CorruptError,
-    FormatError,
-    SegmentsError,
-    StorageError,
-)
-from segments.log import Log, RecoveryReport
-from segments.offset_lookup import Position
-from segments.offsets import FIRST, LAST, NEXT, OffsetSpec, Start, at_offset, at_time
-from segments.policy import LogPolicy
-from segments.reader import Reader, StoredChunk
+from typing import TYPE_CHECKING
 
 __all__ = [
     "FIRST",
@@ -44,3 +32,38 @@ __all__ = [
     "at_offset",
     "at_time",
 ]
+
+# A door needs errors and offsets, not the log: each is loaded when it is asked for.
+if TYPE_CHECKING:
+    from segments.bloom import ChunkMatcher
+    from segments.chunk import ChunkBuilder
+    from segments.errors import (
+        CorruptError,
+        FormatError,
+        SegmentsError,
+        StorageError,
+    )
+    from segments.log import Log, RecoveryReport
+    from segments.offset_lookup import Position
+    from segments.offsets import FIRST, LAST, NEXT, OffsetSpec, Start, at_offset, at_time
+    from segments.policy import LogPolicy
+    from segments.reader import Reader, StoredChunk
+else:
+    _HOMES = {
+        "bloom": "ChunkMatcher",
+        "chunk": "ChunkBuilder",
+        "errors": "CorruptError FormatError SegmentsError StorageError",
+        "log": "Log RecoveryReport",
+        "offset_lookup": "Position",
+        "offsets": "FIRST LAST NEXT OffsetSpec Start at_offset at_time",
+        "policy": "LogPolicy",
+        "reader": "Reader StoredChunk",
+    }
+
+    def __getattr__(name):  # noqa: ANN001, ANN202 - not for type checkers
+        from importlib import import_module  # noqa: PLC0415 - as above
+
+        for home, names in _HOMES.items():
+            if name in names.split():
+                return getattr(import_module(f"segments.{home}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from starlette.types import ASGIApp
 
@@ -40,9 +40,7 @@ class Doors:
         now_ms: Callable[[], int],
         refused: Counter[str],
         names: Iterable[str] = (),
-        inside: tuple[Any, ...] = (),
     ) -> None:
-        self._inside = inside
         self._config, self._link = config, link
         self._now_ms, self._refused = now_ms, refused
         own = (config.host, config.advertised_host, *config.http_allowed_host)
@@ -51,7 +49,7 @@ class Doors:
     def http_app(self) -> ASGIApp:
         """The HTTP API and the console."""
         prefix = self._config.http_path_prefix
-        service = http_api.Service(self._link, self._refused, self._now_ms, *self._inside)
+        service = http_api.Service(self._link, self._refused, self._now_ms, http_api.Unsent())
         pages = console.make_console(service, prefix)
         return http_api.make_app(service, self._hosts, prefix, pages)
 

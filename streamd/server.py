@@ -255,19 +255,11 @@ class Server:
 
         theirs, ours = memory_stream_pair()
         link, doorway = EngineLink(theirs), self._doorway(name, ours)
-        link.callers = doorway.caller
         for run in (doorway.run, link.run):
             self.broker.supervisor.start_once("serving a door", run, name)
 
-        inside = (
-            self.broker,
-            self.directory,
-            self.connections,
-            self.engine,
-            lambda: list(self.addresses.items()),
-        )
         now_ms, refused = self.broker.now_ms, self.broker.traffic.http_refused
-        return Doors(self._config, link, now_ms, refused, names, inside)
+        return Doors(self._config, link, now_ms, refused, names)
 
     def _doorway(self, name: str, stream: trio.abc.Stream) -> Doorway:
         door, traffic = DoorCaller(self.directory, name), self.broker.traffic.protocol("http")

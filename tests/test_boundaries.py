@@ -18,6 +18,15 @@ ROOT = Path(__file__).parent.parent
 EVENT_LOOPS = ("trio", "anyio", "asyncio")
 SOCKETS = ("socket", "ssl", "selectors")
 SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "segments.spark")
+# What only the engine has: doors ask it, from processes of their own.
+INSIDE = (
+    "streamd.broker",
+    "streamd.auth",
+    "streamd.engine",
+    "streamd.connections",
+    "segments.log",
+    "segments.Log",
+)
 
 
 # Every file of the product is in one of these layers; it may import what is below, and its own.
@@ -64,6 +73,10 @@ RULES = (
     Rule("streamd/wire", (*EVENT_LOOPS, *SOCKETS, "time")),
     Rule("streamd/broker", ("streamd.wire", *SOCKETS)),
     Rule("streamd/auth", ("streamd.wire", *SOCKETS)),
+    *(
+        Rule(f"streamd/{door}", INSIDE)
+        for door in ("operations", "hop", "metrics", "http_api", "console")
+    ),
     Rule("streamd", SPARK, lazy_allowed=True),
     Rule("clients", SPARK),
     Rule("clients", ("trio", "asyncio")),
@@ -295,6 +308,10 @@ def test_what_the_server_starts_without() -> None:
     """HTTP is loaded where it is on; rich draws tables. Both take long."""
     unused = "starlette hypercorn h2 asyncio rich"
     assert loaded("streamd.cli.serve", unused) == set()
+
+
+def test_a_door_is_loaded_without_what_the_engine_has() -> None:
+    assert loaded("streamd.processes.doors", " ".join(INSIDE)) == set()
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from streamd.metrics import scrape
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
-from streamd.operations import arguments, tier_reports as reports
+from streamd.operations import arguments, search_words, tier_reports as reports
 from streamd.operations.streams import MAX_PARTITIONS
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
@@ -496,7 +496,7 @@ LIMITS = {
     "keys of a search": search_request.MAX_KEYS,
     "properties of a search": search_request.MAX_PROPERTIES,
     "key that is looked for": f"{search_request.MAX_KEY_BYTES:,} bytes",
-    "parameters of a search": searches._MOST_WORDS,
+    "parameters of a search": search_words._MOST_WORDS,
     "messages of a page": search_request.MAX_LIMIT,
     "data of a page": f"{searches.PAGE_BYTES >> 20} MiB",
     "bytes that are read for a page": f"{searches.READ_BYTES >> 30} GiB",

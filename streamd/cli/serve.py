@@ -117,8 +117,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--single-process",
     is_flag=True,
-    help="Answer scrapes of the metrics port, and search, in the process of the streams, and not "
-    "in others beside it.",
+    help="Serve HTTP and metrics, and search, in the process of the streams, and not in others "
+    "beside it.",
 )
 @_with_settings
 def serve(
@@ -169,7 +169,7 @@ def _serve(
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with bound_ports(settings) as bound, closing(ServiceManager()) as manager:
-            outside = [] if is_single else [port for port in METRICS_PORTS if port in bound]
+            outside = [] if is_single else [port for port in HTTP_PORTS if port in bound]
             place = None if is_single else Beside()
             engine = partial(_run_engine, settings, bound, outside, manager, place)
             _run_all(settings, bound, outside, engine, until_stdin_ends=until_stdin_ends)

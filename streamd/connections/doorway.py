@@ -73,10 +73,6 @@ class Doorway:
         self._changes: dict[int, None] = {}  # sessions to be told of
         self._is_changed = trio.Event()
 
-    def caller(self, session: int) -> Caller:
-        """Who has entered; until the last path asks the engine instead."""
-        return self._sessions[session]
-
     async def run(self) -> None:
         """Serve the door until it ends."""
         frames = Frames()
@@ -133,7 +129,7 @@ class Doorway:
     async def _carry_out(self, ask: Ask) -> msgspec.Raw:
         caller, kind = self._sessions.get(ask.session), by_name().get(ask.operation)
         if caller is None:
-            raise Refused(Reason.ACCESS_REFUSED, "the session has ended")
+            raise Refused(Reason.ACCESS_REFUSED, "the login has ended")
         if kind is None:
             details = f"there is no operation {ask.operation[:40]!r}"
             raise Refused(Reason.PRECONDITION_FAILED, details)

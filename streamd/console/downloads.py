@@ -2,8 +2,7 @@
 
 A file is made while it is sent, page by page, each of them a search of its own: nothing of it is
 kept here. It has an end whatever is found; where that is not all, its last line says so and why: a
-limit, a login that has ended meanwhile, a disk that fails. Where the right to read is taken away,
-the connection is cut off.
+limit, a login or a right that has ended meanwhile, a disk that fails.
 
 A spreadsheet takes what begins with =, +, -, @ or a tabulator for a formula, and a formula can send
 what is in the table elsewhere. Such a text gets an apostrophe before it, which spreadsheets take

@@ -9,30 +9,23 @@ session, which each request is asked for.
 All searches of a user take turns, also those of other tabs, of the API and of downloads.
 """
 
-import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
+import msgspec
 import trio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from segments import Log, SegmentsError
-from segments.chunk_search import chunk_holding
-from segments.codec import ChunkHeader
-from segments.gaps import NO_GAPS
 from segments.message import MessageView
 from segments.message_json import plain_value
-from segments.search import FoundMessage, Page, SearchRequest
-from segments.segment import MAX_OFFSET, read_header
+from segments.search import FoundMessage, SearchRequest
+from segments.segment import MAX_OFFSET
 from segments.words import whole_number
-from streamd.broker.catalog.writer import Check
-from streamd.broker.searches import Busy
-from streamd.broker.virtual_host import VirtualHost
 from streamd.console import downloads
 from streamd.console.message_view import (
     Row,
@@ -42,7 +35,6 @@ from streamd.console.message_view import (
 )
 from streamd.console.search_figures import Figures, bar_of, plan_of
 from streamd.console.search_form import (
-    OFFSET,
     STARTS,
     BadForm,
     SearchForm,
@@ -51,19 +43,22 @@ from streamd.console.search_form import (
 )
 from streamd.console.site import Page as ConsolePage, Site, is_poll, session_of
 from streamd.console.snippets import Snippet, Where, snippets
-from streamd.console.stream import ONE, find_name
-from streamd.http_api.caller import caller_of
-from streamd.http_api.entitled import read_while
-from streamd.http_api.found_messages import Unsent, while_there
+from streamd.console.stream import ONE, Found, find_stream
+from streamd.http_api.caller import visitor_of
+from streamd.http_api.entitled import checked_by_parts
 from streamd.http_api.messages import BadRequest, NotFound, encoded_in_pieces
+from streamd.http_api.unsent import while_there
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.operations.argument_kinds import Plain
 from streamd.operations.arguments import filter_properties
-from streamd.operations.errors import Reason, Refused
+from streamd.operations.errors import Busy, Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
+from streamd.operations.searching import FindMessages, FoundPage, GetMessage, OneMessage
+from streamd.operations.server import GetHealth
+from streamd.operations.stream_views import GetSettings
 
-logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 FIRST_SECONDS = 0.3  # of searching before the page is shown
@@ -85,7 +80,7 @@ _LONG = 200  # characters of a selector that takes a while
 _TOO_MANY, _NOT_AVAILABLE = 429, 503
 
 
-class Found(NamedTuple):
+class Search(NamedTuple):
     """What a page shows of a search.
 
     Attributes:
@@ -97,7 +92,7 @@ class Found(NamedTuple):
 
     rows: list[Row]
     figures: Figures
-    page: Page
+    page: FoundPage
     outcome: str
     done: float
 
@@ -106,9 +101,8 @@ class MessagePages:
     """Messages of streams."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
-        self._broker = site.service.broker
-        self._unsent = Unsent(self._broker.searches)
+        self._site, self._ask = site, site.service.ask
+        self._unsent = site.service.unsent
         self._downloading: set[Name] = set()  # users
         self.routes = [
             site.page(f"{ONE}/messages", self._bounded(self._show)),
@@ -121,64 +115,63 @@ class MessagePages:
         """A page that is made as long as somebody waits for it, and read before there are more."""
 
         async def answer(request: Request) -> Response:
-            user = caller_of(request).name
+            user = visitor_of(request).name
             try:
                 self._unsent.check(user)
             except Busy as busy:
-                raise Refused(Reason.NOT_AVAILABLE, str(busy)) from None
+                raise Refused(busy.reason, busy.details) from None
             return self._unsent.counted(await while_there(request, partial(page, request)), user)
 
         return answer
 
-    def _check(self, request: Request, host: VirtualHost, name: Name) -> Check:
-        """Raises Refused when the session or the right to read has ended."""
-        session = session_of(request)
-        rights = caller_of(request).rights(host.name)
-
-        def check() -> None:
-            if not self._site.sessions.goes_on(session):
-                raise Refused(Reason.ACCESS_REFUSED, "the login has ended")
-            rights.require(Right.READ, name)
-
-        check()
-        return check
-
     async def _find(
-        self, request: Request, host: VirtualHost, name: Name, words: Words, seconds: float
-    ) -> Page:
-        """The next page of a search; see `Searches.find`.
+        self,
+        request: Request,
+        stream: Found,
+        words: Words,
+        seconds: float,
+        newest: int | None = None,
+    ) -> FoundPage:
+        """The next page of a search; see `FindMessages`.
 
         Raises:
             Busy: other searches of the same user are going on.
-            Refused: see there.
+            Refused: see there; the login has ended.
         """
-        searches, check = self._broker.searches, self._check(request, host, name)
-        async with searches.alone(caller_of(request).name, WAIT_SECONDS):
-            return await searches.find(host, name, words, check, seconds)
+        asked = FindMessages(
+            **stream.stream,
+            words=tuple(words),
+            seconds=seconds,
+            turn_seconds=WAIT_SECONDS,
+            newest=newest,
+        )
+        page = await self._ask(request, asked)
+        if not self._site.sessions.goes_on(session_of(request)):
+            raise Refused(Reason.ACCESS_REFUSED, "the login has ended")
+        return page
 
     # -- searching
 
     async def _show(self, request: Request) -> Response:
-        host, name = find_name(self._broker.virtual_hosts, request)
-        self._check(request, host, name)
+        stream = await find_stream(self._site, request, Right.READ)
+        arguments = (await self._ask(request, GetSettings(**stream.stream))).now
         form = read_search_form(request)
         values: dict[str, Any] = {
-            "vhost": host.name,
-            "name": name,
+            **stream.values,
             "form": form,
             "starts": STARTS,
-            "filter_names": filter_properties(host.row(name).effective),
+            "filter_names": filter_properties(arguments),
             "problem": None,
             "found": None,
             "downloads": downloads,
         }
         status = 200  # also where the form is wrong: browsers complain of others
         try:
-            values |= await self._searched(request, host, name, form)
+            values |= await self._searched(request, stream, form, arguments)
         except BadForm as problem:
             values["problem"] = problem
         except Busy as busy:
-            values["problem"] = BadForm("", f"{busy}; wait for it, and search again")
+            values["problem"] = BadForm("", f"{busy.details}; wait for it, and search again")
             status = _TOO_MANY
         except Refused as refused:
             if refused.reason is Reason.ACCESS_REFUSED:
@@ -191,44 +184,42 @@ class MessagePages:
         return await self._site.show(request, "messages.html", status, **values)
 
     async def _searched(
-        self, request: Request, host: VirtualHost, name: Name, form: SearchForm
+        self, request: Request, stream: Found, form: SearchForm, arguments: Mapping[str, Plain]
     ) -> dict[str, Any]:
-        asked = await _worked_out(form, form.request, host.row(name).effective)
+        asked = await _worked_out(form, form.request, arguments)
         query = request.query_params
         if form.is_live and "next" in query:
-            found = await self._follow(request, host, name, form)
+            found = await self._follow(request, stream, form)
         else:
-            found = await self._search(request, host, name, form)
-        figures = host.find(name).figures
-        num_chunks, size = (figures.num_chunks, figures.size) if figures else (0, 0)
+            found = await self._search(request, stream, form)
+        page = found.page
         return {
             "found": found,
-            "bar": bar_of(found.figures, num_chunks, size),
+            "bar": bar_of(found.figures, page.num_chunks, page.size),
             "plan": await _worked_out(form, plan_of, asked, found.figures),
-            "piece": self._address_of_next(host, name, form, found),
-            "tail": self._address(host, name, form, next=found.page.end) if form.is_live else "",
-            "num_passed": len(found.page.left) if "next" in query else 0,
-            "more": self._address(host, name, form, after=found.page.after),
-            "snippets": [] if is_poll(request) else await self._snippets(request, asked, form),
+            "piece": self._address_of_next(stream, form, found),
+            "tail": self._address(stream, form, next=page.end) if form.is_live else "",
+            "num_passed": page.num_left if "next" in query else 0,
+            "more": self._address(stream, form, after=page.after),
+            "snippets": []
+            if is_poll(request)
+            else await self._snippets(request, stream, asked, form),
         }
 
-    def _address(self, host: VirtualHost, name: Name, form: SearchForm, **more: object) -> str:
-        return self._site.url("streams", host.name, name, "messages", **form.query, **more)
+    def _address(self, stream: Found, form: SearchForm, **more: object) -> str:
+        address = ("streams", stream.vhost, stream.name, "messages")
+        return self._site.url(*address, **form.query, **more)
 
-    def _address_of_next(
-        self, host: VirtualHost, name: Name, form: SearchForm, found: Found
-    ) -> str:
+    def _address_of_next(self, stream: Found, form: SearchForm, found: Search) -> str:
         """Where a script goes on in place; empty where it does not."""
         if found.outcome not in ("going", "stopped") or form.is_live:
             return ""
         so_far = found.figures
         if found.outcome == "stopped":
             so_far = replace(so_far, milliseconds=0)
-        return self._address(host, name, form, after=found.page.after, so_far=so_far)
+        return self._address(stream, form, after=found.page.after, so_far=so_far)
 
-    async def _search(
-        self, request: Request, host: VirtualHost, name: Name, form: SearchForm
-    ) -> Found:
+    async def _search(self, request: Request, stream: Found, form: SearchForm) -> Search:
         query, limit = request.query_params, form.num_wanted
         after, before = query.get("after", ""), Figures.read(query.get("so_far", ""))
         seconds = FIRST_SECONDS
@@ -242,7 +233,7 @@ class MessagePages:
         most = max(1, min(PIECE, limit) if is_poll(request) else limit)
         words = [*form.words(), ("limit", str(most)), *([("after", after)] if after else [])]
         began_at = trio.current_time()
-        page = await self._find(request, host, name, words, seconds)
+        page = await self._find(request, stream, words, seconds)
         figures = before.plus(page, round((trio.current_time() - began_at) * 1000))
         if page.cut is None:
             outcome = "all"
@@ -251,134 +242,66 @@ class MessagePages:
         else:
             is_over = figures.milliseconds >= MAX_SECONDS * 1000
             outcome = "stopped" if is_over else "going"
-        return await self._found(host, name, form, figures, page, outcome)
+        return await _search_of(figures, page, outcome)
 
-    async def _follow(
-        self, request: Request, host: VirtualHost, name: Name, form: SearchForm
-    ) -> Found:
+    async def _follow(self, request: Request, stream: Found, form: SearchForm) -> Search:
         """What has come since the last turn of the tail, or some of it, the newest first."""
         begin = _offset(request.query_params["next"])
         words = [word for word in form.words() if word[0] != "order"]
-        if not form.has_conditions:
-            begin = await self._newest_of(host, name, begin)
         words += [("offset", str(begin)), ("limit", str(TAIL))]
-        page = await self._find(request, host, name, words, TAIL_SECONDS)
-        page = page._replace(messages=page.messages[::-1])
-        passed = begin - _offset(request.query_params["next"])
-        if passed > 0:
-            page = page._replace(left=range(page.end - len(page.left) - passed, page.end))
-        figures = Figures.read("").plus(page, 0)
-        return await self._found(host, name, form, figures, page, "going")
-
-    async def _newest_of(self, host: VirtualHost, name: Name, begin: int) -> int:
-        """Where to begin so that no more come than are shown."""
-        async with host.find(name).opened() as log:
-            return max(begin, log.committed_offset - TAIL)
-
-    async def _found(
-        self,
-        host: VirtualHost,
-        name: Name,
-        form: SearchForm,
-        figures: Figures,
-        page: Page,
-        outcome: str,
-    ) -> Found:
-        rows = [
-            row_of(message) if len(message.raw) < _LARGE else await threads.compute(row_of, message)
-            async for message in in_turns(page.messages, _ROWS_A_TURN)
-        ]
-        known = host.find(name).figures
-        first = known.first_offset if known else 0
-        if form.start == OFFSET and not form.is_live:
-            first = max(first, _offset(form.offset.replace(",", "").replace("_", "")))
-        gaps = known.gaps if known else NO_GAPS
-        extent = max(1, gaps.num_between(first, page.end))
-        left = gaps.num_between(page.left.start, page.left.stop)
-        done = 1 - min(1.0, left / extent)
-        return Found(rows, figures, page, outcome, done)
+        newest = None if form.has_conditions else TAIL
+        page = await self._find(request, stream, words, TAIL_SECONDS, newest)
+        page = msgspec.structs.replace(page, messages=page.messages[::-1])
+        return await _search_of(Figures.read("").plus(page, 0), page, "going")
 
     async def _snippets(
-        self, request: Request, asked: SearchRequest, form: SearchForm
+        self, request: Request, stream: Found, asked: SearchRequest, form: SearchForm
     ) -> list[Snippet]:
-        host, name = find_name(self._broker.virtual_hosts, request)
-        ports = {protocol: at.port for protocol, at in self._site.service.listeners()}
+        ports = (await self._ask(request, GetHealth())).ports
         where = Where(
             _host_of(request),
             ports.get("stream", 5552),
             ports.get("amqp", 5672),
-            caller_of(request).name,
-            host.name,
-            name,
+            visitor_of(request).name,
+            stream.vhost,
+            stream.name,
         )
         return await _worked_out(form, snippets, where, form, asked)
 
     # -- one message
 
-    async def _message(
-        self, request: Request
-    ) -> tuple[VirtualHost, Name, FoundMessage | None, str]:
-        """The message in the path; None and why where it is not there."""
-        host, name = find_name(self._broker.virtual_hosts, request)
-        self._check(request, host, name)
-        offset = _offset(request.path_params["offset"])
-        words = [("offset", str(offset)), ("limit", "1")]
-        try:
-            page = await self._find(request, host, name, words, SECONDS)
-        except Busy as busy:
-            return host, name, None, f"{busy}; wait for it, and load the page again"
-        if page.messages and page.messages[0].offset == offset:
-            return host, name, page.messages[0], ""
-        return host, name, None, await self._why_not(host, name, offset)
-
-    async def _why_not(self, host: VirtualHost, name: Name, offset: int) -> str:
-        async with host.find(name).opened() as log:
-            first, end = log.first_offset, log.committed_offset
-            last, gap = log.gaps.before(end) - 1, log.gaps.around(offset)
-            is_empty = log.is_empty
-        if is_empty:
-            return "the stream is empty"
-        if offset >= end:
-            return f"there is no message {offset:,} yet, the newest is {last:,}"
-        if offset < first:
-            return f"message {offset:,} was removed, the oldest is {first:,}"
-        if gap is not None:
-            return (
-                f"no message has offset {offset:,}: a machine went down, and the message behind "
-                f"{gap.start - 1:,} is {gap.end:,}"
-            )
-        return f"message {offset:,} is damaged, the server's log says more"
+    async def _message(self, request: Request) -> tuple[Found, OneMessage]:
+        stream = await find_stream(self._site, request, Right.READ)
+        asked = GetMessage(
+            **stream.stream,
+            offset=_offset(request.path_params["offset"]),
+            seconds=SECONDS,
+            turn_seconds=WAIT_SECONDS,
+        )
+        return stream, await self._ask(request, asked)
 
     async def _one(self, request: Request) -> Response:
-        host, name, message, reason = await self._message(request)
-        common: dict[str, Any] = {"vhost": host.name, "name": name}
-        offset = _offset(request.path_params["offset"])
+        stream, found = await self._message(request)
+        message = found.message
         if message is None:
             return await self._site.show(
-                request, "no_message.html", 404, **common, offset=offset, reason=reason
+                request,
+                "no_message.html",
+                404,
+                **stream.values,
+                offset=_offset(request.path_params["offset"]),
+                reason=found.reason,
             )
-        view = request.query_params.get("as", "")
-        full = await threads.compute(full_of, message.raw, view)
-        names = filter_properties(host.row(name).effective)
-        header = None
-        async with host.find(name).opened() as log:
-            is_last = offset == log.gaps.before(log.committed_offset) - 1
-            try:
-                header = await host.find(name).retry_cold_read(
-                    _chunk_of, log, message.chunk, seconds=PATIENT_SECONDS
-                )
-            except SegmentsError as error:
-                logger.warning("the header of chunk %d cannot be read: %s", message.chunk, error)
-                header = None
+        names = found.filter_properties
         return await self._site.show(
             request,
             "message.html",
-            **common,
+            **stream.values,
             message=message,
-            full=full,
-            header=header,
+            full=await threads.compute(full_of, message.raw, request.query_params.get("as", "")),
+            header=found.header,
             filter_values=await threads.compute(filter_values_of, message.raw, names),
-            is_last=is_last,
+            is_last=found.is_last,
         )
 
     async def _part(self, request: Request) -> Response:
@@ -386,50 +309,49 @@ class MessagePages:
         part = request.path_params["part"]
         if part not in ("body", "bytes"):
             raise NotFound
-        _, name, message, reason = await self._message(request)
+        stream, found = await self._message(request)
+        message = found.message
         if message is None:
-            raise Refused(Reason.NOT_AVAILABLE, reason)
+            raise Refused(Reason.NOT_AVAILABLE, found.reason)
         data = message.raw if part == "bytes" else await threads.compute(_body_of, message.raw)
         kind = "message" if part == "bytes" else "body"
-        disposition = _disposition(f"{name}-{message.offset}-{kind}.bin", f"{message.offset}.bin")
-        headers = {"content-disposition": disposition}
+        name = f"{stream.name}-{message.offset}-{kind}.bin"
+        headers = {"content-disposition": _disposition(name, f"{message.offset}.bin")}
         return Response(data, headers=headers, media_type="application/octet-stream")
 
     # -- files
 
     async def _download(self, request: Request) -> Response:
-        host, name = find_name(self._broker.virtual_hosts, request)
-        self._check(request, host, name)
+        stream = await find_stream(self._site, request, Right.READ)
         kind = request.query_params.get("format", downloads.JSON_LINES)
         if kind not in downloads.MEDIA_TYPES:
             raise BadRequest(f"format is {kind[:40]!r}, expected jsonl or csv")
         form = read_search_form(request)._replace(is_live=False)
         try:
-            form.request(host.row(name).effective)
+            form.request((await self._ask(request, GetSettings(**stream.stream))).now)
             words = form.words()
         except BadForm as problem:
             raise BadRequest(problem.reason) from None
-        user = caller_of(request).name
+        user = visitor_of(request).name
         if user in self._downloading:
             reason = f"a download of {user} is going on, there may be one at a time"
             raise Refused(Reason.NOT_AVAILABLE, reason)
-        may_read = partial(caller_of(request).rights(host.name).require, Right.READ, name)
-        read_while(may_read, request)
+        checked_by_parts(request)
         self._downloading.add(user)
-        lines = self._lines(request, host, name, words, kind)
+        lines = self._lines(request, stream, words, kind)
         try:
             first = await anext(lines)  # so that what is refused becomes a page
         except BaseException:
             self._downloading.discard(user)
             raise
-        disposition = _disposition(f"{name}.{kind}", f"messages.{kind}")
+        disposition = _disposition(f"{stream.name}.{kind}", f"messages.{kind}")
         headers = {"content-disposition": disposition}
         done = partial(self._downloading.discard, user)
         kind = downloads.MEDIA_TYPES[kind]
         return _File(first, lines, done, headers=headers, media_type=kind)
 
     async def _lines(
-        self, request: Request, host: VirtualHost, name: Name, words: Words, kind: str
+        self, request: Request, stream: Found, words: Words, kind: str
     ) -> AsyncGenerator[bytes, None]:
         """The file, in pieces of a page each."""
         head, write, end = downloads.writers(kind)
@@ -439,13 +361,11 @@ class MessagePages:
             most = min(_DOWNLOAD_PIECE, downloads.MAX_MESSAGES - number)
             more = [("limit", str(most)), *([("after", after)] if after else [])]
             try:
-                page = await self._find(request, host, name, [*words, *more], SECONDS)
-            except (Busy, Refused) as error:
-                reason = error.details if isinstance(error, Refused) else str(error)
+                page = await self._find(request, stream, [*words, *more], SECONDS)
+            except Refused as refused:
                 if not after:
-                    refusal = Refused(Reason.NOT_AVAILABLE, reason)
-                    raise (error if isinstance(error, Refused) else refusal) from None
-                yield end(reason, after)
+                    raise
+                yield end(refused.details, after)
                 return
             pieces = [
                 write(message)
@@ -457,12 +377,21 @@ class MessagePages:
             stopped = _stopped(number, size, trio.current_time() >= ends_at) if after else ""
             last = end(stopped, after) if stopped else b""
             data = b"".join([head, *pieces, last])
-            with self._unsent.held(caller_of(request).name, len(data)):
+            with self._unsent.held(visitor_of(request).name, len(data)):
                 for at in range(0, max(1, len(data)), _DOWNLOAD_BYTES):
                     yield data[at : at + _DOWNLOAD_BYTES]
             head = b""
             if stopped or not after:
                 return
+
+
+async def _search_of(figures: Figures, page: FoundPage, outcome: str) -> Search:
+    rows = [
+        row_of(message) if len(message.raw) < _LARGE else await threads.compute(row_of, message)
+        async for message in in_turns(page.messages, _ROWS_A_TURN)
+    ]
+    done = 1 - min(1.0, page.num_left / max(1, page.num_about))
+    return Search(rows, figures, page, outcome, done)
 
 
 async def _worked_out(form: SearchForm, work: Callable[..., Result], *arguments: object) -> Result:
@@ -523,23 +452,6 @@ def _offset(text: str) -> int:
     if number is None:
         raise NotFound
     return min(number, MAX_OFFSET)
-
-
-def _chunk_of(log: Log, chunk: int) -> ChunkHeader | None:
-    """The header of a chunk; None where it is gone by now, or no header.
-
-    Raises:
-        SegmentsError: it cannot be read.
-    """
-    if not log.first_offset <= chunk < log.committed_offset:
-        return None
-    segment = log.segment_holding(chunk)
-    place = chunk_holding(segment, chunk)
-    file = segment.acquire()
-    try:
-        return read_header(file, place.position, place.offset)
-    finally:
-        segment.release()
 
 
 def _body_of(raw: bytes) -> bytes:

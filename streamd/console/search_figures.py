@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from segments.search import LookedAt, Page, SearchRequest
+from segments.search import LookedAt, SearchRequest
 from segments.selector import Pushdown
 from segments.words import plural, whole_number
 from streamd.console.words import size
+from streamd.operations.searching import FoundPage
 
 _COUNTERS = tuple(item.name for item in fields(LookedAt))
 _MOST = 10**15
@@ -43,7 +44,7 @@ class Figures:
         counts = self.looked_at.as_dict().values()
         return ".".join(map(str, (self.found, self.milliseconds, self.matching, *counts)))
 
-    def plus(self, page: Page, milliseconds: int) -> "Figures":
+    def plus(self, page: FoundPage, milliseconds: int) -> "Figures":
         """These, and those of one more page."""
         counts = page.looked_at.as_dict()
         sums = {name: number + counts[name] for name, number in self.looked_at.as_dict().items()}

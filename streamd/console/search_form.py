@@ -1,6 +1,6 @@
 """What the form of the messages page asks for, and its address, which is the same."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC
 from typing import NamedTuple, TypeAlias
 
@@ -11,10 +11,10 @@ from segments.segment import MAX_OFFSET
 from segments.selector import TAGS, Dialect, SelectorError, parse_selector
 from segments.times import time_ms
 from segments.words import whole_number
-from streamd.broker.searches import read_words
 from streamd.http_api.messages import BadRequest
-from streamd.operations.argument_kinds import Value
+from streamd.operations.argument_kinds import Plain
 from streamd.operations.errors import Refused
+from streamd.operations.search_words import read_words
 
 FIRST, NEWEST, OFFSET, TIME = "first", "newest", "offset", "time"
 STARTS = (FIRST, NEWEST, OFFSET, TIME)
@@ -103,7 +103,7 @@ class SearchForm(NamedTuple):
         return _number("limit", self.limit, 1, MAX_LIMIT)
 
     def words(self) -> Words:
-        """The search as `broker.searches.read_words` takes it, without limit and token.
+        """The search as `read_words` takes it, without limit and token.
 
         Raises:
             BadForm: a field cannot be understood.
@@ -123,7 +123,7 @@ class SearchForm(NamedTuple):
         elif self.start == TIME:
             yield "from", str(_milliseconds(self.time))
 
-    def request(self, arguments: dict[str, Value]) -> SearchRequest:
+    def request(self, arguments: Mapping[str, Plain]) -> SearchRequest:
         """What is searched for on a stream with these arguments.
 
         Raises:

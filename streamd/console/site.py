@@ -21,9 +21,7 @@ from streamd.http_api.service import Service
 from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
-from streamd.operations.names import as_sent
-from streamd.operations.rights import Right, TagHolder
-from streamd.operations.stream_views import StreamRights
+from streamd.operations.rights import TagHolder
 from streamd.version import __version__
 
 if TYPE_CHECKING:
@@ -144,22 +142,16 @@ class Site:
             values: for the template.
         """
         found = await _template(template)
-        if "name" in values and "vhost" in values and "rights" not in values:  # messages
-            name = as_sent(str(values["name"]))
-            rights = visitor_of(request).caller.rights(values["vhost"])
-            may = [rights.allows(right, name) for right in (Right.CONFIGURE, Right.READ)]
-            values["rights"] = StreamRights(*may)
         session: Session | None = request.scope.get(SESSION)
         values |= {
             "request": request,
             "url": self.url,
             "static": self.assets.address,
             "version": __version__,
-            "Right": Right,
             "now_ms": self.service.now_ms(),
             "path": request.scope["path"].removeprefix(self.prefix) or "/",
             "session": session,
-            "caller": session.caller.caller if session else None,
+            "caller": session.caller if session else None,
             "navigation": self._navigation_of(session),
             "notice": session.take_notice() if session and not is_poll(request) else "",
         }

@@ -10,8 +10,7 @@ from segments.format_constants import MIN_FILTER_SIZE
 from streamd.console.charts import Chart, make_chart
 from streamd.console.site import Site
 from streamd.console.stream_arguments import TITLES
-from streamd.http_api.messages import NotFound, part
-from streamd.http_api.queues import host_of
+from streamd.http_api.messages import part
 from streamd.operations import arguments as a, stream_views as v
 from streamd.operations.argument_kinds import Plain
 from streamd.operations.names import Name
@@ -144,11 +143,3 @@ def _charts(moments: list[StreamMoment]) -> list[Chart]:
             [("stored", lambda m: m.bytes_in), ("sent", lambda m: m.bytes_out)],
         ),
     ]
-
-
-def find_name(hosts: Any, request: Request) -> Any:  # noqa: ANN401 - until messages ask
-    """The stream in the path."""
-    host, name = host_of(hosts, request), part(request, "name")
-    if not host.has_stream(name):
-        raise NotFound
-    return host, name

@@ -11,6 +11,7 @@ from streamd.engine.figures import Figures
 from streamd.engine.overview import Overview
 from streamd.engine.registry import ConnectionRegistry
 from streamd.engine.routing import Definitions, Routing
+from streamd.engine.searching import Searching
 from streamd.engine.stream_views import StreamViews
 from streamd.engine.streams import Streams
 from streamd.engine.tier import Tier
@@ -24,6 +25,7 @@ _ROOMS = (
     VirtualHosts,
     Streams,
     StreamViews,
+    Searching,
     Routing,
     Connections,
     Overview,

@@ -112,7 +112,7 @@ class Overview:
             trouble = "some streams accept no messages"
         elif not self._broker.has_looked:
             trouble = "not all streams have been opened since the start"
-        return s.Health(trouble, [at.port for at in self._parts.listeners.values()])
+        return s.Health(trouble, {name: at.port for name, at in self._parts.listeners.items()})
 
 
 def shown_trouble(caller: Caller, trouble: str) -> str:

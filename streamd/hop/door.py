@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import trio
@@ -55,11 +54,6 @@ class Session(TagHolder):
         self.name, self.tags, self.ended = name, tags, ""
         self._link, self._number = link, number
         self._told: dict[object, Callable[[], None]] = {}
-
-    @cached_property
-    def caller(self) -> Any:  # noqa: ANN401
-        """The same in the engine, where that is in this process."""
-        return self._link.callers(self._number) if self._link.callers else None
 
     def has_tag(self, tag: str) -> bool:
         """See TagHolder."""
@@ -142,7 +136,6 @@ class EngineLink:
         self._waiting: dict[int, _Wait[Answered | Failed | Session]] = {}
         self._entering: dict[int, Name] = {}
         self._is_lost = False
-        self.callers: Any = None
         self.door = Session(self, DOOR, Name(""), ())
         self._sessions: dict[int, Session] = {DOOR: self.door}
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from streamd.operations.errors import NoSuch, Reason, Refused, ReservedName
+from streamd.operations.errors import Busy, NoSuch, Reason, Refused, ReservedName
 from streamd.operations.names import Name
 
 _SIZE = struct.Struct(">I")
@@ -71,7 +71,7 @@ class Entered(_Message, frozen=True, array_like=True, tag="entered"):
     tags: tuple[str, ...]
 
 
-_KINDS = {"NoSuch": NoSuch, "ReservedName": ReservedName}
+_KINDS = {kind.__name__: kind for kind in (Busy, NoSuch, ReservedName)}
 
 
 class Failed(_Message, frozen=True, array_like=True, tag="failed"):
@@ -85,8 +85,8 @@ class Failed(_Message, frozen=True, array_like=True, tag="failed"):
     @classmethod
     def of(cls, number: int, refused: Refused) -> "Failed":
         """The refusal of a request."""
-        kind = type(refused).__name__ if isinstance(refused, NoSuch | ReservedName) else ""
-        return cls(number, refused.reason.name, refused.details, kind)
+        kind = type(refused).__name__
+        return cls(number, refused.reason.name, refused.details, kind if kind in _KINDS else "")
 
     def error(self) -> Refused:
         """The same, to be raised on this side."""

@@ -16,7 +16,6 @@ from starlette.authentication import AuthenticationBackend, AuthenticationError,
 from starlette.requests import HTTPConnection, Request
 
 from streamd.config import REFUSAL_SECONDS
-from streamd.engine import Caller
 from streamd.hop.door import Session
 from streamd.http_api.entitled import note_reader
 from streamd.operations.names import Name, as_sent
@@ -35,12 +34,6 @@ def visitor_of(request: Request) -> Session:
     user = request.user
     assert isinstance(user, Session)  # noqa: S101 - nobody else passes BasicAuthentication
     return user
-
-
-def caller_of(request: Request) -> Caller:
-    """The same, in the engine: until the last path asks the engine instead."""
-    found: Caller = visitor_of(request).caller
-    return found
 
 
 class BasicAuthentication(AuthenticationBackend):
@@ -94,7 +87,6 @@ def note_entered(conn: HTTPConnection, visitor: Session, *, leaves: bool = False
         leaves: when the request ends.
     """
     getattr(conn.state, ENTERED, _nothing)(visitor.name)
-    _ = visitor.caller
     note_reader(conn, visitor, leaves=leaves)
 
 

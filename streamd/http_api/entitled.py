@@ -18,9 +18,6 @@ import trio
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamd.broker.catalog.writer import Check
-from streamd.operations.errors import Refused
-
 _READS = ("GET", "HEAD")
 _READING = "streamd.reading"  # in the scope of a request
 
@@ -45,13 +42,11 @@ class _Reading:
 
     Attributes:
         limit: cancelled when its user may read less, or more.
-        check: raises Refused when it is to end; None: it ends with any change.
         has_begun: a part of the answer is out.
     """
 
     def __init__(self, stack: ExitStack, send: Send, *, reads: bool) -> None:
         self.limit = trio.CancelScope()
-        self.check: Check | None = None
         self.has_begun = False
         self._stack = stack
         self._told = stack.enter_context(ExitStack())
@@ -65,6 +60,10 @@ class _Reading:
         """The user of the request is known."""
         if self._reads:
             self._told.enter_context(visitor.told(self._changed))
+
+    def left_alone(self) -> None:
+        """Changes of what the user may do do not end it."""
+        self._told.close()
 
     def leave_at_end(self, leave: Callable[[], None]) -> None:
         """The user has entered for this request alone."""
@@ -91,13 +90,6 @@ class _Reading:
             self.limit.cancel()
 
     def _changed(self) -> None:
-        if self.check is not None:
-            try:
-                self.check()
-            except Refused:
-                pass
-            else:
-                return
         self._is_over = True
         if not self._is_sending:
             self.limit.cancel()
@@ -142,17 +134,8 @@ def note_reader(conn: HTTPConnection, visitor: Visitor, *, leaves: bool = False)
             reading.leave_at_end(visitor.leave)
 
 
-def read_while(check: Check, conn: HTTPConnection) -> None:
-    """A request that reads ends from here on as soon as one right is gone, whatever else changes.
-
-    Args:
-        check: raises Refused when it is.
-        conn: the request.
-
-    Raises:
-        Refused: the right is gone.
-    """
-    check()
+def checked_by_parts(conn: HTTPConnection) -> None:
+    """Each part of the answer is asked for when its turn comes: nothing else ends the request."""
     reading: _Reading | None = conn.scope.get(_READING)
     if reading is not None:
-        reading.check = check
+        reading.left_alone()

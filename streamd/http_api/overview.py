@@ -161,7 +161,7 @@ class OverviewPaths:
     async def _port_listener(self, request: Request) -> Response:
         """Whether somebody listens on a port."""
         wanted = part(request, "port")
-        if wanted in map(str, (await self._ask(request, GetHealth())).ports):
+        if wanted in map(str, (await self._ask(request, GetHealth())).ports.values()):
             return json_answer({"status": "ok", "port": int(wanted)})
         reason = f"no listener on port {wanted[:20]}"
         return json_answer({"status": "failed", "reason": reason, "missing": wanted[:20]}, 503)

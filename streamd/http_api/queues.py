@@ -7,13 +7,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamd.http_api.caller import caller_of
 from streamd.http_api.connections import amqp_consumer_row
 from streamd.http_api.description import CREATED_OR_DONE, DONE, ENTER, Operation, described
 from streamd.http_api.exchanges import host_part
 from streamd.http_api.messages import (
     BadRequest,
-    NotFound,
     Row,
     done,
     json_answer,
@@ -166,15 +164,6 @@ class QueuePaths:
         vhost, name = part(request, "vhost"), part(request, "name")
         await self._ask(request, s.DeleteSuperStream(vhost=vhost, super_stream=name))
         return done()
-
-
-def host_of(hosts: Any, request: Request) -> Any:  # noqa: ANN401 - until messages ask
-    """The virtual host in the path."""
-    name = part(request, "vhost")
-    caller_of(request).require_host(name)
-    if name not in hosts:
-        raise NotFound
-    return hosts[name]
 
 
 def stream_arguments(name: Name, body: Row) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The parts of a server that the HTTP API works on."""
+"""The server as the HTTP API and the console see it: what can be asked of the engine."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -6,13 +6,9 @@ from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
-from streamd.auth.users import UserDirectory
-from streamd.broker.broker import Broker
-from streamd.engine import Engine
-from streamd.engine.registry import ConnectionRegistry
 from streamd.hop.door import EngineLink
 from streamd.http_api.caller import visitor_of
-from streamd.net.transport import Address
+from streamd.http_api.unsent import Unsent
 from streamd.operations.declaration import Operation
 
 Answer = TypeVar("Answer")
@@ -20,24 +16,19 @@ NODE = "streamd@localhost"  # the only one; clients expect a name
 
 
 class Service(NamedTuple):
-    """A server as the HTTP API sees it.
+    """The server, and what all paths of this door share.
 
     Attributes:
-        listeners: gives protocol and address of every open port.
         link: to the engine.
         refused: gets the number of requests that were refused, by the reason.
         now_ms: the wall clock.
+        unsent: what users have been answered and not taken yet.
     """
 
     link: EngineLink
     refused: Counter[str]
     now_ms: Callable[[], int]
-    # In one process with the engine, until the last path asks it instead.
-    broker: Broker = None  # type: ignore[assignment]
-    directory: UserDirectory = None  # type: ignore[assignment]
-    connections: ConnectionRegistry = None  # type: ignore[assignment]
-    engine: Engine = None  # type: ignore[assignment]
-    listeners: Callable[[], list[tuple[str, Address]]] = None  # type: ignore[assignment]
+    unsent: Unsent
 
     async def ask(self, request: Request, operation: Operation[Answer]) -> Answer:
         """Have an operation carried out for the user behind a request.

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from streamd.http_api.description import Operation, described
-from streamd.http_api.found_messages import while_there
 from streamd.http_api.messages import Row, json_answer, large_answer, part, read_body
 from streamd.http_api.service import Service
+from streamd.http_api.unsent import while_there
 from streamd.net.turns import in_turns
 from streamd.operations import tier as t
 from streamd.operations.names import Name

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from segments import LogPolicy
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from segments.policy import (
     BUSY_CHUNK_RECORDS,
@@ -26,6 +25,7 @@ from segments.policy import (
     MAX_CHUNK_BYTES,
     MAX_CHUNK_RECORDS,
     MAX_SEGMENT_BYTES,
+    LogPolicy,
 )
 from segments.selector import MAX_PROPERTY_BYTES, names_in
 from streamd.operations import argument_kinds as kinds

@@ -38,6 +38,13 @@ class NoSuch(Refused):
         super().__init__(Reason.PRECONDITION_FAILED, details)
 
 
+class Busy(Refused):
+    """A user is at it already: one sentence."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Reason.NOT_AVAILABLE, details)
+
+
 class ReservedName(Refused):
     """An exchange that every virtual host has, and nobody may declare or delete."""
 

@@ -127,11 +127,11 @@ class Health(msgspec.Struct, frozen=True):
 
     Attributes:
         trouble: empty if it is.
-        ports: on which somebody listens.
+        ports: on which somebody listens, by protocol.
     """
 
     trouble: str
-    ports: list[int]
+    ports: dict[str, int]
 
 
 class GetHealth(Operation[Health], frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ CONTAINED = {
     "streamd/hop/door.py": "the other end of it",
     "streamd/processes/doors.py": "a process of its own, which the parent begins anew",
     "streamd/net/poller.py": "tasks of the rounds, which run as long as the server",
-    "streamd/http_api/found_messages.py": "within a request",
+    "streamd/http_api/unsent.py": "within a request",
     "streamd/http_api/unread.py": "within a request",
     "streamd/http_api/serving.py": "within the supervised task that serves HTTP",
     "streamd/server.py": "accepting, and the orderly end; what is accepted is guarded",

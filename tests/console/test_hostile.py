@@ -227,10 +227,10 @@ async def test_a_stream_with_many_consumers(
     await peer.create("s")
     for number in range(30):
         await peer.subscribe("s", subscription_id=number, name="app", identifier="app")
-    app, console = console_of(server)
+    app, _ = console_of(server)
     browser = Visitor(app)
     await browser.log_in()
-    (connection,) = console.site.service.connections
+    (connection,) = server.server.connections
     questions = 0
 
     def sees_all(_caller: Caller) -> bool:
@@ -238,7 +238,7 @@ async def test_a_stream_with_many_consumers(
         questions += 1
         return True
 
-    registry = type(console.site.service.connections)
+    registry = type(server.server.connections)
     monkeypatch.setattr(registry, "__iter__", lambda _: iter([connection] * 10))
     monkeypatch.setattr(Caller, "sees_all", property(sees_all))
     text = await browser.text("/streams/%2F/s")

@@ -180,7 +180,7 @@ def test_settings_exist(page: str) -> None:
     assert set(re.findall(r"\bSTREAMD_[A-Z_]+", text)) <= SETTINGS | {"STREAMD_URI"}
     serve = re.findall(r"streamd serve .*(?:\\\n.*)*", text)
     used = {option for line in serve for option in re.findall(r"--[a-z-]+", line)}
-    assert used <= OPTIONS | {"--config", "--until-stdin-ends"}
+    assert used <= OPTIONS | {"--config", "--until-stdin-ends", "--single-process"}
 
 
 @pytest.mark.parametrize("page", OURS)

@@ -118,7 +118,7 @@ async def test_a_session_hears_of_changes_and_ends(tmp_path: Path) -> None:
         with pytest.raises(Refused):
             await ada.ask(v.ListVirtualHosts())
         ada.leave()
-        with pytest.raises(Refused, match="session has ended"):
+        with pytest.raises(Refused, match="login has ended"):
             await ada.ask(v.ListVirtualHosts())
 
 

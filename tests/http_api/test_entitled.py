@@ -9,8 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
 from streamd.auth.users import Account
-from streamd.http_api.entitled import Entitled, note_reader, read_while
-from streamd.operations.errors import Reason, Refused
+from streamd.http_api.entitled import Entitled, checked_by_parts, note_reader
 from streamd.operations.names import Name
 
 START = {"type": "http.response.start", "status": 200}
@@ -97,27 +96,18 @@ async def test_a_part_that_is_being_sent_is_sent(is_last: bool) -> None:
     assert asked.went_on == is_last, "what is complete is not ended"
 
 
-@pytest.mark.parametrize("goes", [False, True])
-async def test_a_request_may_depend_on_one_right_alone(goes: bool) -> None:
-    may = True
-
-    def check() -> None:
-        if not may:
-            raise Refused(Reason.ACCESS_REFUSED)
-
+async def test_what_is_checked_in_parts_is_not_cut_off() -> None:
     async def work(asked: Asked, send: Send) -> None:
-        nonlocal may
-        read_while(check, asked.conn)
+        checked_by_parts(asked.conn)
         await send(START)
         await send(body(b"1", more=True))
-        may = not goes
         asked.account.tell()
         await trio.lowlevel.checkpoint()
         await send(body(b"2"))
 
     asked = Asked(work)
     await asked()
-    assert asked.sent == [START, body(b"1", more=True), body(b"2")][: 2 if goes else 3]
+    assert asked.sent == [START, body(b"1", more=True), body(b"2")]
 
 
 async def test_what_changes_something_asks_by_itself() -> None:

@@ -191,7 +191,7 @@ async def test_answers_that_are_not_read_are_bounded(
 ) -> None:
     """A user with many connections makes the server keep a few answers, not one for each."""
     assert await http.code("GET", PATH) == 200
-    monkeypatch.setattr("streamd.http_api.found_messages._MOST_UNSENT_BYTES", 5_000)
+    monkeypatch.setattr("streamd.http_api.unsent._MOST_UNSENT_BYTES", 5_000)
     app, may_send = server.server.http_app(), trio.Event()
     answers: list[bytes] = []
 

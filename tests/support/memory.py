@@ -29,9 +29,9 @@ from streamd.connections.amqp091.consumer_methods import MAX_CONSUMERS
 from streamd.connections.amqp091.delivery import HELD_BYTES
 from streamd.console.sessions import MAX_SESSIONS
 from streamd.engine.figures import MAX_NAMES
-from streamd.http_api.found_messages import _MOST_UNSENT_BYTES
 from streamd.http_api.messages import MAX_BODY_BYTES
 from streamd.http_api.metrics import MAX_SENT_AT_ONCE
+from streamd.http_api.unsent import _MOST_UNSENT_BYTES
 from streamd.metrics.scrape import MAX_ANSWER_BYTES
 from streamd.metrics.stream_metrics import COLUMNS
 from streamd.wire.amqp091 import connection as amqp
