@@ -76,5 +76,5 @@ def work(message: bytes) -> Answer:
 
 
 def answered(message: bytes, _ask: object) -> bytes:
-    """The answer to a job; see streamd.net.worker."""
+    """The answer to a job; see streamd.net.serve."""
     return json.dumps(work(message)).encode()

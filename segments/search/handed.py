@@ -183,8 +183,6 @@ class HandedLog:
         notes: what was learned on the way.
     """
 
-    is_closed = False  # who hands out says so
-
     def __init__(self, job: Job, ask: Callable[[Prompt], Any]) -> None:
         self.first_offset, self.committed_offset = job.first_offset, job.committed_offset
         self.gaps = job.gaps

@@ -58,7 +58,6 @@ from segments.search.page import (
     Missing,
     Page,
     Steps,
-    StreamIsGone,
 )
 from segments.search.progress import Progress
 from segments.search.request import SearchRequest
@@ -87,10 +86,6 @@ class SearchedLog(Protocol):
     @property
     def gaps(self) -> Gaps:
         """Offsets in it that no message has."""
-
-    @property
-    def is_closed(self) -> bool:
-        """It was deleted."""
 
     def segment_holding(self, offset: int) -> Segment:
         """The segment with `offset`, or the first one after it where none has it."""
@@ -203,24 +198,18 @@ class Search:
         left = range(so_far.low, so_far.high)
         return Page(found, so_far.cut, self._token(), looked_at, left, end)
 
-    @property
-    def _must_stop(self) -> bool:
-        if self._log.is_closed:
-            raise StreamIsGone("the stream was deleted while it was searched")
-        return self.progress.must_stop
-
     def steps(self) -> Steps:
         """Search; see above. It is to be closed where it is not gone through to its end.
 
         Raises:
-            StreamIsGone: the stream was deleted meanwhile.
+            StreamIsGone: the stream was deleted meanwhile, if it is handed out.
             TooLarge: a message is wanted that no page has room for.
             StorageError: the system refused to read.
         """
         if self._chunk_test.is_empty:
             self.progress.low = self.progress.high
         number = 0
-        while self.progress.low < self.progress.high and not self._must_stop:
+        while self.progress.low < self.progress.high and not self.progress.must_stop:
             segment = self._next_segment()
             if segment is None:
                 break
@@ -392,14 +381,14 @@ class Search:
                     self.looked_at.chunks_skipped_by_keys += len(span)
                     continue
                 yield None
-                if self._must_stop:
+                if self.progress.must_stop:
                     return
                 if isinstance(file, ColdFile):
                     yield from self._bring(file, table, ahead[number:], held)
                     if self.progress.is_cut:
                         return
                 yield from self._search_span(segment, reader, span, held)
-            if self._must_stop:
+            if self.progress.must_stop:
                 return
             self._pass_chunks(table, block)
             if not chosen:
@@ -566,7 +555,7 @@ class Search:
                 return
             # Before the budget is looked at: what was found in this chunk is not to be found again.
             self.progress.done(header.chunk_id, header.next_offset)
-            if self._must_stop:
+            if self.progress.must_stop:
                 return
 
 

@@ -17,7 +17,7 @@ from streamd.operations.errors import Reason, Refused
 logger = logging.getLogger(__name__)
 
 _PROGRAM = (
-    "from streamd.net.worker import serve; from segments.search.worker import work; serve(work, 5)"
+    "from streamd.net.serve import serve; from segments.search.worker import work; serve(work, 5)"
 )
 _IDLE_SECONDS = 60.0  # until a process without a search is ended
 

@@ -39,7 +39,7 @@ SLACK_BYTES = 64 << 20
 _WARM_SECONDS = 20
 _SETTLE_SECONDS = 30
 _SHOWN = 10
-_WORKER_DESCRIPTORS = 3  # of the process that makes key tables, which stays for a while
+_OF_A_WORKER = 2  # descriptors: processes that search, or make key tables, stay for a while
 
 
 class Report(NamedTuple):
@@ -57,8 +57,13 @@ class Report(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """What a server holds."""
+    """What a server holds.
 
+    Attributes:
+        workers: processes of it.
+    """
+
+    workers: int
     descriptors: Counter[str]
     files: frozenset[str]
     memory: int
@@ -198,10 +203,11 @@ class Churn:
 
     def _left(self) -> _Left:
         data = self._server.data
+        workers = _num_children(self._server.pid)
         descriptors = Counter(_descriptors(self._server.pid))
         files = _files(data)
         stored = frozenset(stream_folders(open_store(*self._tier)))
-        return _Left(descriptors, files, self._server.resident_bytes(), stored)
+        return _Left(workers, descriptors, files, self._server.resident_bytes(), stored)
 
     async def _settle(self, before: _Left) -> None:
         """Wait until nothing is left; says what is, if it stays."""
@@ -250,9 +256,16 @@ def _descriptors(pid: int) -> Iterator[str]:
             yield re.sub(r"\[\d+\]", "", str(path.readlink()))
 
 
+def _num_children(pid: int) -> int:
+    """Processes that a process has started, and that are there."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(len((thread / "children").read_text().split()) for thread in threads)
+
+
 def _difference(before: _Left, now: _Left) -> list[str]:
     found = []
-    if now.descriptors.total() > before.descriptors.total() + _WORKER_DESCRIPTORS:
+    of_workers = _OF_A_WORKER * (now.workers - before.workers)
+    if now.descriptors.total() > before.descriptors.total() + of_workers:
         more = now.descriptors - before.descriptors
         shown = ", ".join(f"{count} of {what}" for what, count in more.most_common(_SHOWN))
         found.append(f"more descriptors are open than before: {shown}")

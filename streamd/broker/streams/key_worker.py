@@ -14,7 +14,7 @@ from streamd.net import threads
 from streamd.net.worker import GARBAGE, WorkerDied, WorkerProcess
 
 _PROGRAM = (
-    "from streamd.net.worker import serve; from segments.derived.key_worker import NICE, answered; "
+    "from streamd.net.serve import serve; from segments.derived.key_worker import NICE, answered; "
     "serve(answered, NICE)"
 )
 

@@ -150,7 +150,7 @@ async def test_one_for_which_there_is_no_room_now(
 async def test_one_that_answers_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    program = f"from streamd.net.worker import serve; serve(lambda *_: {said}, 0)"
+    program = f"from streamd.net.serve import serve; serve(lambda *_: {said}, 0)"
     monkeypatch.setattr(key_worker, "_PROGRAM", program)
     worker = KeyWorker()
     with pytest.raises(WorkerDied, match="something else"):

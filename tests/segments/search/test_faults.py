@@ -21,7 +21,6 @@ from segments.search import (
     Limits,
     Search,
     SearchRequest,
-    StreamIsGone,
     TooLarge,
     run,
 )
@@ -261,27 +260,6 @@ def test_what_is_published_meanwhile_is_not_found(asked: SearchRequest) -> None:
         found = each_step(Search(log, asked, IDENTITY, START_MS), publish)
         assert sorted(found) == list(range(10))
         assert log.next_offset > 10
-
-
-@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
-def test_the_search_ends_with_its_stream_and_keeps_no_file(asked: SearchRequest) -> None:
-    for gone_at in range(8):
-        _, log = orders(30)
-        number = 0
-
-        def delete(gone_at: int = gone_at, log: Log = log) -> None:
-            nonlocal number
-            number += 1
-            if number == gone_at:
-                log.abandon()
-
-        try:
-            found = each_step(Search(log, asked, IDENTITY, START_MS), delete)
-        except StreamIsGone:
-            assert gone_at
-        else:
-            assert sorted(found) == list(range(30))
-        assert all(not segment._users for segment in log.segments[:-1])
 
 
 def test_a_search_that_is_left_keeps_no_file() -> None:
