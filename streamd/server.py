@@ -79,8 +79,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-# Descriptors: catalog, listeners, the event loop, threads; and what asks for metrics.
-_OTHER_FILES = 64 + MAX_METRICS_CONNECTIONS
+_OTHER_FILES = 64  # catalog, listeners, the event loop, threads, doors, processes that work for us
 _CACHE_SHARE = 10
 METRICS = "metrics"  # a name of listeners
 
@@ -160,7 +159,13 @@ class Server:
         handshakes: TLS handshakes in progress.
     """
 
-    def __init__(self, broker: Broker, directory: UserDirectory, config: Config) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        directory: UserDirectory,
+        config: Config,
+        outside: Collection[str] = (),
+    ) -> None:
         self.broker = broker
         self.directory = directory
         self.addresses: dict[str, Address] = {}
@@ -168,7 +173,7 @@ class Server:
         self.connections = ConnectionRegistry()
         self.handshakes = 0
         self._config = config
-        self._max_connections = _connection_budget(config)
+        self._max_connections = _connection_budget(config, outside)
         self.engine = open_engine(broker, directory, self.connections, self.addresses)
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
@@ -323,7 +328,7 @@ async def serve(
         for listener in (one for endpoint in endpoints for one in endpoint.listeners):
             sockets.push_async_callback(listener.aclose)
         async with (
-            open_server(config, now_ms, search_place) as server,
+            open_server(config, now_ms, search_place, outside) as server,
             trio.open_nursery() as connections,
         ):
             server.addresses.update(addresses_of(bound))
@@ -370,6 +375,7 @@ async def open_server(
     config: Config,
     now_ms: Callable[[], int] = wall_clock_ms,
     search_place: Place | None = None,
+    outside: Collection[str] = (),
 ) -> AsyncIterator[Server]:
     """A server over the data folder, without a listener.
 
@@ -377,6 +383,7 @@ async def open_server(
         config: settings.
         now_ms: the wall clock.
         search_place: see Broker.
+        outside: see `serve`.
 
     Raises:
         StartError: the data folder cannot be used.
@@ -398,7 +405,7 @@ async def open_server(
             await broker.open(contents)
             if follower is not None:
                 follower.begin(broker, directory)
-            yield Server(broker, directory, config)
+            yield Server(broker, directory, config, outside)
 
 
 async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower | None:
@@ -485,11 +492,12 @@ def _cache_bytes(config: Config) -> int:
     return min(config.tier_cache_bytes, most)
 
 
-def _connection_budget(config: Config) -> int:
+def _connection_budget(config: Config, outside: Collection[str]) -> int:
     """Connections that may be open: files of streams leave so many descriptors, if not more."""
     limit = descriptor_limit()
-    rest = int(limit * (1 - LOGS_SHARE)) - _OTHER_FILES
-    rest = max(1, rest - min(config.max_http_connections, rest // 4))
+    rest = max(1, int(limit * (1 - LOGS_SHARE)) - _OTHER_FILES)
+    if not outside:  # over HTTP they come here, too
+        rest = max(1, rest - min(config.max_http_connections + MAX_METRICS_CONNECTIONS, rest // 4))
     if rest >= config.max_connections:
         return config.max_connections
     logger.warning(

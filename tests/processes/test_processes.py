@@ -224,6 +224,30 @@ def test_ctrl_c_reaches_all_processes_and_stops_once(tmp_path: Path) -> None:
         server.end()
 
 
+async def test_the_api_and_the_console_are_a_door_of_their_own(tmp_path: Path) -> None:
+    options = ("--metrics-port", "0", "--http-port", "0")
+    server = ServerProcess(tmp_path / "data", *options).start()
+    try:
+        engine, api, metrics = children(server.pid)
+        url = f"http://127.0.0.1:{server.http_port}"
+        login = ("guest", "guest")
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, auth=login) as http:
+            os.kill(api, signal.SIGSTOP)  # so that it cannot answer, nor end
+            await publish(server, 10)
+            assert told(server, "streamd_stored_messages_total") == 10
+            os.kill(api, signal.SIGKILL)
+            (stream,) = (await http.get("/api/queues")).json()
+            assert (stream["name"], stream["messages"]) == ("s", 10)
+            assert (await http.delete("/api/queues/%2F/s")).status_code == 204
+            assert (await http.get("/healthz")).status_code == 200
+        now = children(server.pid)
+        assert {engine, metrics} < set(now)
+        assert len(now) == 3
+        assert "the process for HTTP has ended by SIGKILL" in server.log.read_text()
+    finally:
+        server.end()
+
+
 def test_with_a_login_and_in_one_process(tmp_path: Path) -> None:
     for options in ((), ("--single-process",)):
         server = ServerProcess(
