@@ -75,6 +75,11 @@ class Config:
     )
     amqp_port: int | None = _setting(5672, "port of AMQP 0-9-1")
     amqp_tls_port: int | None = _setting(None, "port of AMQP 0-9-1 inside TLS, usually 5671")
+    amqp_processes: int = _setting(
+        0,
+        "processes that have the AMQP connections and put their messages into the form of streams "
+        "and back, for machines with several cores; with 0, the process of the streams does",
+    )
     default_queue_type: str = _setting(
         "classic", "type of AMQP queues that name none: stream, or classic, which is refused"
     )
@@ -207,6 +212,7 @@ _RANGES = (
     ("max_connections", 1, 1 << 20),
     ("max_http_connections", 1, 1 << 20),
     ("max_streams", 0, 1 << 20),
+    ("amqp_processes", 0, 64),
     ("flush_ms", 10, 3_600_000),
     ("tier_cache_bytes", 64 << 20, 1 << 50),
     ("tier_roll_seconds", 1, 30 * 86_400),
@@ -214,6 +220,7 @@ _RANGES = (
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", "metrics_port", *TLS_PORTS})
+AMQP_PORTS = ("amqp_port", "amqp_tls_port")
 METRICS_PORTS = ("metrics_port", "metrics_tls_port")
 HTTP_PORTS = ("http_port", "http_tls_port", *METRICS_PORTS)
 LOG_FORMATS = ("text", "json")

@@ -63,7 +63,7 @@ from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, open_engine
 from streamd.engine.registry import ConnectionRegistry
-from streamd.net import threads
+from streamd.net import links, threads
 from streamd.net.clock import wall_clock_ms
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
@@ -117,6 +117,7 @@ STREAM = ServedProtocol(
     "advertised_tls_port",
 )
 AMQP = ServedProtocol("amqp", amqp091.make_connection, "amqp_port", "amqp_tls_port")
+AMQP_IN_DOORS = AMQP._replace(make_connection=partial(amqp091.make_connection, is_relayed=True))
 PROTOCOLS = (STREAM, AMQP)
 # The names of listeners, by the setting of their port, in the order in which they are bound.
 _LISTENERS = {
@@ -157,6 +158,7 @@ class Server:
         connections: those that are open.
         engine: carries out operations.
         handshakes: TLS handshakes in progress.
+        serving: has the tasks of connections; None before and after the server listens.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class Server:
         self.certificates: Certificates | None = None
         self.connections = ConnectionRegistry()
         self.handshakes = 0
+        self.serving: trio.Nursery | None = None
         self._config = config
         self._max_connections = _connection_budget(config, outside)
         self.engine = open_engine(broker, directory, self.connections, self.addresses)
@@ -281,6 +284,25 @@ class Server:
         with self.broker.supervisor.guarded("serving a door", name):
             await self._doorway(name, stream).run()
 
+    async def serve_links(self, name: str, engines_end: socket.socket) -> None:
+        """Serve the AMQP connections that a process has, until it ends.
+
+        Args:
+            name: of the process, for people.
+            engines_end: of the socket pair over which it gives them.
+        """
+        engines_end.setblocking(False)
+        with engines_end, self.broker.supervisor.guarded("serving a door", name):
+            async for transport in links.given(engines_end, self.broker.poller):
+                if self.serving is None:
+                    transport.close()
+                else:
+                    self.serving.start_soon(self._serve_link, transport)
+
+    async def _serve_link(self, transport: Transport) -> None:
+        with self.broker.supervisor.guarded("serving a connection", AMQP.name):
+            await self.serve(AMQP_IN_DOORS, transport)
+
     async def drain(self) -> None:
         """Return once all connections have got their answers, and have ended."""
         with trio.move_on_after(DRAIN_SECONDS):
@@ -324,7 +346,7 @@ async def serve(
         if bound is None:
             bound = sockets.enter_context(bound_ports(config))
         certificates = _read_certificates(config)
-        endpoints = _endpoints(bound)
+        endpoints = _endpoints({name: bound[name] for name in bound if name not in outside})
         for listener in (one for endpoint in endpoints for one in endpoint.listeners):
             sockets.push_async_callback(listener.aclose)
         async with (
@@ -332,7 +354,7 @@ async def serve(
             trio.open_nursery() as connections,
         ):
             server.addresses.update(addresses_of(bound))
-            server.certificates = certificates
+            server.certificates, server.serving = certificates, connections
             async with trio.open_nursery() as listening:
                 await _start_http(server, bound, outside, stop, connections)
                 for endpoint in endpoints:
@@ -347,6 +369,7 @@ async def serve(
                     )
                 task_status.started(server)
                 await stop.wait()
+                server.serving = None
                 listening.cancel_scope.cancel()
             await server.drain()
             connections.cancel_scope.cancel()

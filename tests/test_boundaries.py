@@ -217,7 +217,8 @@ def test_the_broker_and_the_doors_know_no_protocol_as_bytes() -> None:
 
     Metrics name the codes that the stream protocol answers with.
     """
-    allowed = ("streamd/wire/", "streamd/connections/", "streamd/metrics/", "streamd/cli/")
+    folders = ("streamd/wire/", "streamd/connections/", "streamd/metrics/", "streamd/cli/")
+    allowed = (*folders, "streamd/processes/amqp.py")
     users = {
         file
         for file, target, _ in edges()
@@ -310,8 +311,9 @@ def test_what_the_server_starts_without() -> None:
     assert loaded("streamd.cli.serve", unused) == set()
 
 
-def test_a_door_is_loaded_without_what_the_engine_has() -> None:
-    assert loaded("streamd.processes.doors", " ".join(INSIDE)) == set()
+@pytest.mark.parametrize("door", ["doors", "amqp"])
+def test_a_door_is_loaded_without_what_the_engine_has(door: str) -> None:
+    assert loaded(f"streamd.processes.{door}", " ".join(INSIDE)) == set()
 
 
 @pytest.mark.parametrize(

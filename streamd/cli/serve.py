@@ -25,6 +25,7 @@ from streamd.cli.log_writer import written_apart
 from streamd.cli.pipes import read_some
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import (
+    AMQP_PORTS,
     HTTP_PORTS,
     METRICS_PORTS,
     OFF,
@@ -40,13 +41,14 @@ from streamd.net.transport import Address
 from streamd.processes import control
 from streamd.processes.child import follow
 from streamd.processes.control import READY, Said, say
-from streamd.processes.parent import Parent
+from streamd.processes.parent import Parent, Work
 from streamd.server import Server, StartError, addresses_of, bound_ports, serve as serve_streams
 from streamd.service_manager import ServiceManager
 from streamd.version import __version__
 
 logger = logging.getLogger("streamd")
 
+AMQP = "AMQP"  # the processes that have its connections are called so, with a number
 # How long a busy worker thread may keep the event loop waiting; Python's default is 5 ms.
 _SWITCH_SECONDS = 0.001
 _READ_BYTES = 4_096  # of stdin at a time; they mean nothing
@@ -169,7 +171,8 @@ def _serve(
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with bound_ports(settings) as bound, closing(ServiceManager()) as manager:
-            outside = [] if is_single else [port for port in HTTP_PORTS if port in bound]
+            moved = (*HTTP_PORTS, *(AMQP_PORTS if settings.amqp_processes else ()))
+            outside = [] if is_single else [port for port in moved if port in bound]
             place = None if is_single else Beside()
             engine = partial(_run_engine, settings, bound, outside, manager, place)
             _run_all(settings, bound, outside, engine, until_stdin_ends=until_stdin_ends)
@@ -192,18 +195,18 @@ def _run_all(
     if not outside:
         engine(None, until_stdin_ends=until_stdin_ends)
         return
-    ports = {
-        "HTTP": [port for port in outside if port not in METRICS_PORTS],
-        "metrics": [port for port in outside if port in METRICS_PORTS],
-    }
+    ports = {"HTTP": set(HTTP_PORTS) - set(METRICS_PORTS), "metrics": set(METRICS_PORTS)}
+    for number in range(1, settings.amqp_processes + 1):
+        ports[f"{AMQP} {number}"] = set(AMQP_PORTS)
+    doors: dict[str, Work] = {}
+    for name, own in ports.items():
+        found = {port: bound[port] for port in outside if port in own}
+        if found:
+            doors[name] = partial(_run_door, name, settings, found)
     parent = Parent(
         partial(_as_child, engine),
-        {
-            name: partial(_run_door, settings, {port: bound[port] for port in found})
-            for name, found in ports.items()
-            if found
-        },
-        prepare=partial(load_to_stay, "streamd.processes.doors"),
+        doors,
+        prepare=partial(_load_doors, settings),
         ready=partial(_say_ready, addresses_of(bound)),
         stdin=sys.stdin.fileno() if until_stdin_ends else None,
     )
@@ -266,17 +269,27 @@ def _run_engine(
 
 
 def _run_door(
+    name: str,
     settings: Config,
     bound: dict[str, list[socket.socket]],
     parent: socket.socket,
     engine: socket.socket | None,
 ) -> int:
-    from streamd.processes.doors import serve_ports  # noqa: PLC0415 - only where it is on
+    if name.startswith(AMQP):
+        from streamd.processes.amqp import serve_amqp as serve  # noqa: PLC0415 - where it is on
+    else:
+        from streamd.processes.doors import serve_ports as serve  # noqa: PLC0415 - as above
 
     assert engine is not None  # noqa: S101 - doors have their way to it
     with written_apart():
-        trio.run(serve_ports, settings, bound, parent, engine)
+        trio.run(serve, settings, bound, parent, engine)
     return 0
+
+
+def _load_doors(settings: Config) -> None:
+    load_to_stay("streamd.processes.doors")
+    if settings.amqp_processes:
+        load_to_stay("streamd.processes.amqp")
 
 
 def _say_ready(addresses: Mapping[str, Address]) -> None:
@@ -367,7 +380,9 @@ class _Child:
             case control.RELOAD if self.server is not None and self.manager is not None:
                 _reload(self.server, self.manager)
             case control.LINK if self.server is not None and said.bound is not None:
-                self._nursery.start_soon(self.server.serve_door, said.text, said.bound)
+                serves_amqp = said.text.startswith(AMQP)
+                serve = self.server.serve_links if serves_amqp else self.server.serve_door
+                self._nursery.start_soon(serve, said.text, said.bound)
 
 
 def _figures(server: Server) -> str:

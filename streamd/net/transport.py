@@ -167,12 +167,12 @@ def unsent_is_high(descriptor: int) -> bool:
     return _unsent(descriptor) >= _UNSENT_BYTES
 
 
-def _unsent(descriptor: int) -> int:
+def _unsent(descriptor: int, question: int | None = _UNSENT_QUESTION) -> int:
     """Bytes that a socket holds unsent; 0 where the system does not say."""
-    if _UNSENT_QUESTION is None:
+    if question is None:
         return 0
     try:
-        answer = fcntl.ioctl(descriptor, _UNSENT_QUESTION, bytes(_INT.size))
+        answer = fcntl.ioctl(descriptor, question, bytes(_INT.size))
     except OSError:
         return 0  # the next send says what is wrong
     return int(_INT.unpack(answer)[0])
@@ -305,20 +305,25 @@ class SocketTransport:
     is_tls = False
     certificate_user: str | None = None
 
+    _question, _most_unsent = _UNSENT_QUESTION, _UNSENT_BYTES
+
     def __init__(self, stream: trio.SocketStream, poller: Readers | None) -> None:
-        self.num_reads = 0
         self.peer = Address(*stream.socket.getpeername()[:2])
         self.local = Address(*stream.socket.getsockname()[:2])
         self.is_local = is_local_address(self.peer.host)
-        self._socket = socket.socket(fileno=stream.socket.detach())
+        self._take_over(socket.socket(fileno=stream.socket.detach()), poller)
+        set_unsent_limit(self._socket)
+        keep_alive(self._socket)
+
+    def _take_over(self, connected: socket.socket, poller: Readers | None) -> None:
+        self.num_reads = 0
+        self._socket = connected
         self._socket.setblocking(False)
         self._unsent_at_most = 0  # what was unsent when the kernel was asked, and all sent since
         descriptor = self._socket.fileno()
         self._polled = (
             None if poller is None else PolledFeed(poller, descriptor, self._receive_some)
         )
-        set_unsent_limit(self._socket)
-        keep_alive(self._socket)
 
     async def receive(self) -> bytes:  # noqa: D102 - see Transport
         try:
@@ -393,10 +398,10 @@ class SocketTransport:
 
     @property
     def is_congested(self) -> bool:  # noqa: D102 - see Transport
-        if self._unsent_at_most < _UNSENT_BYTES:
+        if self._unsent_at_most < self._most_unsent:
             return False  # without a question to the kernel, for all that send little
-        self._unsent_at_most = _unsent(self._socket.fileno())
-        return self._unsent_at_most >= _UNSENT_BYTES
+        self._unsent_at_most = _unsent(self._socket.fileno(), self._question)
+        return self._unsent_at_most >= self._most_unsent
 
     async def drained(self) -> None:  # noqa: D102 - see Transport
         try:

@@ -26,6 +26,7 @@ CONTAINED = {
     "streamd/connections/doorway.py": "within the guarded task that serves a door",
     "streamd/engine/stream_views.py": "within what a door or a connection asks for",
     "streamd/hop/door.py": "the other end of it",
+    "streamd/processes/amqp.py": "a process of its own; what it accepts is guarded",
     "streamd/processes/doors.py": "a process of its own, which the parent begins anew",
     "streamd/net/poller.py": "tasks of the rounds, which run as long as the server",
     "streamd/http_api/unsent.py": "within a request",

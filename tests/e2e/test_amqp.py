@@ -317,8 +317,8 @@ def test_from_amqp_to_a_stream_client_and_back(shared: ServerProcess) -> None:
 class Tls(TlsServer):
     """With AMQP 0-9-1 inside."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "--amqp-tls-port")
+    def __init__(self, folder: Path, processes: int) -> None:
+        super().__init__(folder, "--amqp-tls-port", f"--amqp-processes={processes}")
 
     def certificate_of(self, user: str) -> Path:
         file = self.folder / f"{user}.pem"
@@ -338,9 +338,9 @@ class Tls(TlsServer):
         return pika.BlockingConnection(parameters)
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> Iterator[Tls]:
-    made = Tls(tmp_path)
+@pytest.fixture(params=[0, 1])
+def tls(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Tls]:
+    made = Tls(tmp_path, request.param)
     with made.running():
         yield made
 

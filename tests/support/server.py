@@ -28,7 +28,8 @@ from streamd.net.rounds import Rounds
 from streamd.net.transport import Address, FileUnreadable, PolledFeed, TransportClosed, feed_from
 from streamd.net.wakeup import Wakeup
 from streamd.operations import passwords
-from streamd.server import STREAM, ServedProtocol, Server, open_server
+from streamd.processes.amqp import relay
+from streamd.server import AMQP, AMQP_IN_DOORS, STREAM, ServedProtocol, Server, open_server
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
@@ -407,13 +408,18 @@ def frame(
 
 
 class Harness:
-    """A server and its peers."""
+    """A server and its peers.
+
+    Attributes:
+        has_amqp_door: a door is between AMQP clients and the server.
+    """
 
     def __init__(self, server: Server, nursery: trio.Nursery, data: Path) -> None:
         self.server = server
         self.data = data
         self._nursery = nursery
         self.poller: MemoryPoller | None = None
+        self.has_amqp_door = False
 
     def poll(self) -> None:
         """Read connections in rounds from now on, as on Linux; otherwise each has its task."""
@@ -452,8 +458,14 @@ class Harness:
             transport = PolledTransport(
                 theirs, self.poller, incoming, is_local=is_local, receiver=receiver
             )
-        self._nursery.start_soon(self.server.serve, service, transport)
-        return ours
+        if not (self.has_amqp_door and service is AMQP):
+            self._nursery.start_soon(self.server.serve, service, transport)
+            return ours
+        self._nursery.start_soon(self.server.serve, AMQP_IN_DOORS, transport)
+        peers, doors = pair()
+        client = MemoryTransport(doors, receiver=cast("Any", peers.receive_stream))
+        self._nursery.start_soon(relay, client, MemoryTransport(ours))
+        return peers
 
     async def peer(self, **login: Any) -> Peer:
         """A peer that has logged in."""

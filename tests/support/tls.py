@@ -16,9 +16,10 @@ class TlsServer:
     Args:
         folder: for data and certificates.
         option: of the command line, for the port inside TLS.
+        others: of the command line.
     """
 
-    def __init__(self, folder: Path, option: str) -> None:
+    def __init__(self, folder: Path, option: str, *others: str) -> None:
         self.folder = folder
         self.authority = trustme.CA()
         self.ca = folder / "ca.pem"
@@ -27,7 +28,7 @@ class TlsServer:
         self.issue(self.certificate)
         files = (f"--tls-certificate={self.certificate}", f"--tls-ca={self.ca}")
         self.server = ServerProcess(
-            folder / "data", f"{option}=0", *files, module="tests.support.impatient"
+            folder / "data", f"{option}=0", *files, *others, module="tests.support.impatient"
         )
 
     def issue(

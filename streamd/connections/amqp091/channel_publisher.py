@@ -1,5 +1,6 @@
 """The outcome of the messages that were published on one channel: acks, or a failure."""
 
+import struct
 from collections.abc import Callable, Iterable
 
 from segments.entries import ID_SIZE
@@ -53,10 +54,7 @@ class ChannelPublisher:
 
     def confirm(self, publishing_ids: bytes) -> None:
         """See Publisher."""
-        self.settle(
-            int.from_bytes(publishing_ids[at : at + ID_SIZE], "big")
-            for at in range(0, len(publishing_ids), ID_SIZE)
-        )
+        self.settle(struct.unpack(f">{len(publishing_ids) // ID_SIZE}Q", publishing_ids))
 
     def settle(self, tags: Iterable[int]) -> None:
         """Messages are stored, or need not be."""

@@ -4,7 +4,7 @@ Plain synchronous code. Tags are 1, 2, 3 and so on. An ack for several says "up 
 only sent for a tag that was open until now and has no open tag below it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from streamd.wire.amqp091 import methods as m
 
@@ -30,11 +30,19 @@ class Confirms:
             self._copies[self.last] = copies
         return self.last
 
+    def next_tags(self, count: int) -> Sequence[int]:
+        """The tags of the next messages, which go to one stream each."""
+        first, self.last = self.last + 1, self.last + count
+        return range(first, self.last + 1)
+
     def settle(self, tags: Iterable[int]) -> list[m.BasicAck]:
         """Messages are stored, in one stream each; returns the acks to send."""
-        ready = sorted(tag for tag in tags if self._is_stored(tag))
+        ready = sorted(filter(self._is_stored, tags) if self._copies else tags)
         before = len(ready)
         self.num_settled += before
+        if before and not self._ahead and ready[-1] == self._settled + before:  # as mostly
+            self._settled = ready[-1]
+            return [m.BasicAck(self._settled, before > 1)]
         self._ahead.update(ready)
         while self._settled + 1 in self._ahead:
             self._settled += 1

@@ -15,7 +15,7 @@ from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import Traffic
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
 from streamd.connections.amqp091.context import Context
-from streamd.connections.amqp091.delivery import AmqpConsumer, Deliveries
+from streamd.connections.amqp091.delivery import AmqpConsumer, Deliveries, DoorDeliveries
 from streamd.connections.amqp091.login import Login
 from streamd.connections.amqp091.publishing import Publishing
 from streamd.connections.amqp091.session import Session
@@ -32,7 +32,8 @@ from streamd.operations.connections import AMQP_PROTOCOL
 from streamd.operations.figures import AMQP091
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, method_frame
-from streamd.wire.amqp091.connection import Connection, Content, NotAmqp, Request
+from streamd.wire.amqp091.connection import Connection, Content, Event, NotAmqp, Request
+from streamd.wire.amqp091.converted import Run
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode
 from streamd.wire.amqp091.states import State
 
@@ -52,6 +53,7 @@ class AmqpConnection(BaseConnection):
         registry: lists it while it is open.
         default_queue_type: for queues declared without a type.
         rounds: consumers are woken at the end of each.
+        is_relayed: a door is between this end and the client; see wire/amqp091/relay.py.
     """
 
     protocol = AMQP_PROTOCOL
@@ -64,9 +66,12 @@ class AmqpConnection(BaseConnection):
         default_queue_type: str,
         rounds: Rounds,
         traffic: Traffic,
+        *,
+        is_relayed: bool = False,
     ) -> None:
         super().__init__(transport, registry, HEARTBEAT_FRAME)
-        self._connection = Connection()
+        self._connection = Connection(is_relayed=is_relayed)
+        self._deliveries = DoorDeliveries if is_relayed else Deliveries
         self._rounds = rounds
         self._login = login
         self._default_queue_type = default_queue_type
@@ -146,7 +151,7 @@ class AmqpConnection(BaseConnection):
         connection, login = self._connection, self._login
         traffic = self._traffic.protocol(AMQP091)
         watch = self._watch(login, traffic)
-        deliveries = Deliveries(
+        deliveries = self._deliveries(
             self._queue, connection.frame_max, self._cannot_read, traffic, watch
         )
         publishing = Publishing(
@@ -175,7 +180,7 @@ class AmqpConnection(BaseConnection):
             connection.frame_max,
             session,
             deliveries,
-            CommandLoop[Request | Content](self._duplex, self, watch).run,
+            CommandLoop[Event](self._duplex, self, watch).run,
             deliveries.flush_delayed,
             self._check,
         )
@@ -197,13 +202,13 @@ class AmqpConnection(BaseConnection):
         """What was found last."""
         return self._kind.__name__
 
-    def do_at_once(self) -> Request | Content | Pending:
+    def do_at_once(self) -> Event | Pending:
         """Publish and acknowledge what has been received, up to a request that needs waiting."""
         session = self._open_session
         taken, most = 0, self._rounds.allowance(_MOST_AT_ONCE)
         if most <= 0:
             return Pending.MORE
-        event: Request | Content | None = None
+        event: Event | None = None
         try:
             for event in self._connection.events():
                 if isinstance(event, Content):
@@ -230,11 +235,11 @@ class AmqpConnection(BaseConnection):
             return Pending.HELD
         return Pending.MORE if taken >= most else Pending.NEED_DATA
 
-    async def carry_out(self, command: Request | Content) -> None:
+    async def carry_out(self, command: Event) -> None:
         """Carry out a request that needs waiting, or the rest of a message."""
         session = self._open_session
         try:
-            if isinstance(command, Content):
+            if isinstance(command, Content | Run):
                 await session.go_on(command)
             elif command.channel:
                 await session.handle(command)
@@ -320,8 +325,10 @@ def make_connection(
     transport: Transport,
     services: Services,
     announced: tuple[str, int],  # noqa: ARG001 - AMQP clients are not told where the server is
+    *,
+    is_relayed: bool = False,
 ) -> AmqpConnection:
-    """See services.MakeConnection."""
+    """See services.MakeConnection; `is_relayed` as for AmqpConnection."""
     config = services.config
     login = Login(services.authenticator(transport), services.broker, config.heartbeat)
     broker = services.broker
@@ -332,4 +339,5 @@ def make_connection(
         config.default_queue_type,
         broker.rounds,
         broker.traffic,
+        is_relayed=is_relayed,
     )

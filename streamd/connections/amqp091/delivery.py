@@ -36,6 +36,7 @@ from streamd.net import threads
 from streamd.net.transport import Transport
 from streamd.net.turns import next_turn
 from streamd.net.wakeup import Wakeup
+from streamd.wire.amqp091.converted import Batch, batch_frame
 from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.messages.from_amqp10 import delivered, is_dear
 
@@ -48,6 +49,7 @@ _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
 _CHOICE_UNITS = 50_000  # of work in a turn, some 20 ms; the rest is done in a thread
 _MESSAGES_A_TURN = 5_000  # taken out of a chunk, some 5 ms
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
+_BATCH_MESSAGES = 1_000  # that a door is given at a time
 _MESSAGE_BYTES = 160  # a message takes in memory besides its own
 
 
@@ -509,3 +511,26 @@ class Deliveries:
             self.traffic.messages_delivered += len(frames)
             consumer.stream.traffic.sent_to_amqp(len(frames), size)
         return frames
+
+
+class DoorDeliveries(Deliveries):
+    """The consumers of a connection behind a door, which makes deliveries of stored messages."""
+
+    def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
+        messages: list[tuple[int, bytes]] = []
+        size, delivery_tag = 0, 0
+        while size < _TURN_BYTES and len(messages) < _BATCH_MESSAGES:
+            taken = consumer.take()
+            if taken is None:
+                break
+            tag = consumer.channel.count_delivery(consumer)
+            delivery_tag = delivery_tag or tag
+            messages.append(taken)
+            size += len(taken[1])
+        if not messages:
+            return []
+        self.traffic.messages_delivered += len(messages)
+        consumer.stream.traffic.sent_to_amqp(len(messages), size)
+        number, name = consumer.channel.number, consumer.stream.name
+        batch = Batch(number, consumer.tag, name, self.frame_max, delivery_tag, messages)
+        return [batch_frame(batch)]

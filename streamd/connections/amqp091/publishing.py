@@ -4,7 +4,8 @@ Messages that arrive in one read from the socket are gathered, for each channel 
 given to the stream together.
 """
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -33,6 +34,7 @@ from streamd.operations.routing import DEFAULT_EXCHANGE, NO_HEADERS, Headers, Sc
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
 from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content
+from streamd.wire.amqp091.converted import NO_PROPERTIES, Run, Stored
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
 from streamd.wire.amqp091.messages.to_amqp10 import (
     MAX_SECTIONS,
@@ -51,6 +53,8 @@ _ROUTED = 16  # finding them takes as long as publishing so many messages
 _BYTES_A_SECTION, _SECTIONS_A_MESSAGE = 4, 4  # at least; that take as long as a message
 _MAX_KEYS = 1_000  # of a message, in CC and BCC
 _MOST_SIZES = 1_000  # of messages, until they are counted
+_RUN_A_MESSAGE = 16  # messages of a run that take as long as one by itself
+_PLAIN = StoredHead(b"", b"", (), None, is_encoded=False, has_hidden_keys=False, price=0)
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
 
 
@@ -63,6 +67,11 @@ class _Target:
         self._properties = filter_properties(arguments)
         self._own_value = own_value_reader(arguments)
         self._is_strict = arguments.get(FILTER_CONTRACT) == STRICT
+
+    @property
+    def takes_any_value(self) -> bool:
+        """The filter value is what the publisher gives, whatever that is."""
+        return self._own_value is None
 
     def filter_value(self, given: bytes, raw: bytes) -> bytes:
         """The filter value of a message: what the publisher gives, else the property's value.
@@ -82,7 +91,10 @@ class _Target:
 
 
 class _Gathered(NamedTuple):
-    """Messages for one stream: their tags, entries and filter values."""
+    """Messages for one stream: their tags, entries and filter values.
+
+    Those of a run share one element of tags, and one of entries.
+    """
 
     tags: list[bytes]
     entries: list[bytes]
@@ -90,12 +102,17 @@ class _Gathered(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """A message that has been checked."""
+    """A message that has been checked.
+
+    Attributes:
+        raw: as streams keep it, where a door has made that; else None.
+    """
 
     channel: Channel
     content: Content
     body: bytes
     head: StoredHead
+    raw: bytes | None = None
 
     @property
     def targets_a_turn(self) -> int:
@@ -108,6 +125,8 @@ class _Message(NamedTuple):
         Raises:
             ChannelFault: its body is not what its type says.
         """
+        if self.raw is not None:
+            return self.raw
         return self.head.sections + stored_body(self.body, is_encoded=self.head.is_encoded)
 
 
@@ -162,8 +181,6 @@ class Publishing:
             raise not_implemented("immediate=true")
         exchange, key = as_sent(method.exchange), method.key
         self._require(exchange)
-        if self._is_read_only:
-            raise precondition_failed(READ_ONLY)
         if content.body is None:
             raise precondition_failed(
                 f"message size {content.size} is larger than the limit of {MAX_MESSAGE_BYTES} bytes"
@@ -175,15 +192,61 @@ class Publishing:
                 f"'{self._rights.user}'"
             )
         _check_keys(head.more_keys)
-        message = _Message(channel, content, content.body, head)
-        known = None if head.more_keys else self._known(exchange, key)
         price = head.price
         if head.is_encoded:
             price += min(len(content.body) // _BYTES_A_SECTION, MAX_SECTIONS) // _SECTIONS_A_MESSAGE
+        return self._route(exchange, key, _Message(channel, content, content.body, head), price)
+
+    def publish_run(self, channel: Channel, run: Run) -> int:
+        """Take messages that a door has put together; `flush` gives them to their streams.
+
+        Returns:
+            How much work that was; 0 when nothing was done: each has to be published by itself.
+
+        Raises:
+            ChannelFault, ConnectionFault: they cannot be published.
+        """
+        exchange, key = as_sent(run.method.exchange), run.method.key
+        self._require(exchange)
+        targets = self._known(exchange, key)
+        if targets is None:
+            if self._host.exchanges.looks_at_headers(exchange):
+                return 0
+            work = Stepwise(self._targets(exchange, key, _PLAIN, NO_PROPERTIES, None))
+            if not work.is_done:
+                return 0
+            targets = work.result
+        if len(targets) != 1 or not targets[0].takes_any_value:
+            return 0
+        count = len(run.sizes)
+        tags = self._next_tags(channel, run.sizes)
+        place = (channel, targets[0].stream)
+        gathered = self._gathered.get(place)
+        if gathered is None:
+            gathered = self._gathered[place] = _Gathered([], [], [])
+        gathered.tags.append(struct.pack(f">{count}Q", *tags))
+        gathered.entries.append(run.entries)
+        gathered.values.extend(run.values or [b""] * count)
+        return 1 + count // _RUN_A_MESSAGE
+
+    def publish_stored(self, channel: Channel, method: m.BasicPublish, message: Stored) -> int:
+        """Take one message of a run; as `publish`."""
+        exchange, key = as_sent(method.exchange), method.key
+        self._require(exchange)
+        body = message.body
+        properties = message.properties or NO_PROPERTIES
+        content = Content(channel.number, method, properties, body, len(body))
+        head = _PLAIN._replace(filter_value=message.filter_value)
+        return self._route(exchange, key, _Message(channel, content, body, head, message.raw), 0)
+
+    def _route(self, exchange: Name, key: str, message: _Message, price: int) -> int:
+        """Give a message to its streams; as `publish`."""
+        head = message.head
+        known = None if head.more_keys else self._known(exchange, key)
         if known is not None and len(known) <= 1:
             self._publish_to(known, message)
             return 1 + price
-        work = Stepwise(self._targets(exchange, key, head, content.properties, known))
+        work = Stepwise(self._targets(exchange, key, head, message.content.properties, known))
         if not work.is_done or len(work.result) > message.targets_a_turn:
             self._unfinished = work, message
             return 0
@@ -244,8 +307,20 @@ class Publishing:
         self._traffic.messages_received_confirm += 1
         return confirms.next_tag(len(targets))
 
+    def _next_tags(self, channel: Channel, sizes: Sequence[int]) -> Sequence[int]:
+        """The same for messages of one stream each, by the sizes of their bodies."""
+        count = len(sizes)
+        self._traffic.messages_received += count
+        self._new_sizes.extend(sizes)
+        self._traffic.messages_routed += count
+        confirms = channel.publisher.confirms
+        if confirms is None:
+            return [0] * count
+        self._traffic.messages_received_confirm += count
+        return confirms.next_tags(count)
+
     def _publish_nowhere(self, tag: int, message: _Message) -> None:
-        channel, content, _, head = message
+        channel, content, _, head, _ = message
         if content.method.mandatory:
             self._return(channel, content, has_hidden_keys=head.has_hidden_keys)
             self._traffic.messages_unroutable_returned += 1
@@ -266,7 +341,7 @@ class Publishing:
             return
         gathered, self._gathered = self._gathered, {}
         for (channel, stream), (tags, entries, values) in gathered.items():
-            count = len(entries)
+            count = len(values)
             filter_values = values if any(values) else None
             group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
             if stream.contract is not None:
@@ -305,6 +380,8 @@ class Publishing:
     def _require(self, exchange: Name) -> None:
         """Raise ChannelFault unless the user may publish there, and clients may at all."""
         self._require_right(exchange)
+        if self._is_read_only:
+            raise precondition_failed(READ_ONLY)
         if exchange != DEFAULT_EXCHANGE:
             try:
                 row = self._host.exchanges.find(exchange)

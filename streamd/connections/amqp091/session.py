@@ -16,8 +16,10 @@ from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request
+from streamd.wire.amqp091.converted import Run
 from streamd.wire.amqp091.errors import ChannelFault, Fault
 
+_UNITS_A_TURN = 512  # messages of a run, and what takes as long, before others have a turn
 _SETTLED_A_MESSAGE = 32  # that take as long as publishing a message
 
 
@@ -84,15 +86,18 @@ class Session:
     def _new_channel(self, number: int) -> Channel:
         return Channel(number, self._unacked, self._context.publishing.new_publisher(number))
 
-    def handle_at_once(self, request: Request) -> int:
-        """Carry out a method that needs no waiting, an acknowledgement.
+    def handle_at_once(self, request: Request | Run) -> int:
+        """Carry out a method that needs no waiting, an acknowledgement; or publish a run.
 
         Returns:
-            How much work that was, see `publish`; 0 for a method that `handle` has to carry out.
+            How much work that was, see `publish`; 0 for a method that `handle` has to carry out,
+            and for a run whose messages `go_on` has to publish.
 
         Raises:
             ConnectionFault: it ends the connection.
         """
+        if isinstance(request, Run):
+            return self._publish_run(request)
         number, method = request
         channel = self._channels.get(number)
         if channel is None or not isinstance(method, m.BasicAck | m.BasicNack):
@@ -136,12 +141,24 @@ class Session:
             self._fail(channel, content.method, fault)
             return 1
 
-    async def go_on(self, content: Content) -> None:
-        """Do the rest of a message that `publish` has begun.
+    def _publish_run(self, run: Run) -> int:
+        channel = self._channels[run.channel]
+        self._pacer.published()
+        try:
+            return self._context.publishing.publish_run(channel, run)
+        except Fault as fault:
+            self._fail(channel, run.method, fault)
+            return 1
+
+    async def go_on(self, content: Content | Run) -> None:
+        """Do the rest of what `publish` has begun.
 
         Raises:
             ConnectionFault: it ends the connection.
         """
+        if isinstance(content, Run):
+            await self._publish_each(content)
+            return
         channel = self._channels.get(content.channel)
         if channel is None:
             return  # the connection was closed meanwhile
@@ -149,6 +166,27 @@ class Session:
             await self._context.publishing.go_on()
         except Fault as fault:
             self._fail(channel, content.method, fault)
+
+    async def _publish_each(self, run: Run) -> None:
+        publishing, units = self._context.publishing, 0
+        for message in run.messages():
+            channel = self._channels.get(run.channel)
+            if channel is None:
+                return  # it has failed, or the connection was closed meanwhile
+            try:
+                work = publishing.publish_stored(channel, run.method, message)
+                if not work:
+                    await publishing.go_on()
+            except Fault as fault:
+                self._fail(channel, run.method, fault)
+                return
+            units += work
+            if units >= _UNITS_A_TURN:
+                units = 0
+                self.flush()
+                await self.room()
+                await next_turn()
+        self.flush()
 
     def _fail(self, channel: Channel, method: m.Method, fault: Fault) -> None:
         """End the channel; raise what ends the connection. What was published before is stored."""

@@ -15,7 +15,6 @@ deps/rabbit/src/rabbit_reader.erl and deps/rabbit_common/src/rabbit_command_asse
 import struct
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from streamd.wire.amqp091 import methods as m
@@ -30,6 +29,7 @@ from streamd.wire.amqp091.codec import (
     decode_whole_content,
     method_frame,
 )
+from streamd.wire.amqp091.converted import RUN, Run, decode_publish, decode_run
 from streamd.wire.amqp091.errors import (
     ChannelFault,
     ConnectionFault,
@@ -85,7 +85,7 @@ class Content(NamedTuple):
     size: int
 
 
-Event: TypeAlias = Request | Content
+Event: TypeAlias = Request | Content | Run
 
 
 class _Channel:
@@ -104,13 +104,17 @@ class _Channel:
 class Connection:
     """One connection.
 
+    Args:
+        is_relayed: the bytes come from a door, which may have put messages together in runs.
+
     Attributes:
         frame_max: bytes that a frame may have.
         channel_max: channels that may be open.
         frame_size: bytes of the last frame but those of whole messages.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_relayed: bool = False) -> None:
+        self._is_relayed = is_relayed
         self.state = State.GREETING
         self.frame_max = LOGIN_FRAME_MAX
         self.channel_max = CHANNEL_MAX
@@ -193,7 +197,7 @@ class Connection:
             if start + FRAME_HEAD.size > len(buffer):
                 return
             kind, number, size = FRAME_HEAD.unpack_from(buffer, start)
-            if size > self.frame_max:  # the overhead is forgiven, as RabbitMQ does
+            if size > self.frame_max and not self._is_run(kind):  # the overhead is forgiven
                 raise frame_error(f"a frame has {size} bytes, {self.frame_max} were agreed")
             begin = start + FRAME_HEAD.size
             end = begin + size
@@ -262,9 +266,14 @@ class Connection:
         self.state = State.STARTING
         return True
 
+    def _is_run(self, kind: int) -> bool:
+        return kind == RUN and self._is_relayed
+
     def _take(self, kind: int, number: int, payload: bytes) -> Event | None:
         if kind == FrameType.METHOD:
             return self._take_method(number, payload)
+        if self._is_run(kind):
+            return self._take_run(decode_run(number, payload))
         if kind == FrameType.HEARTBEAT:
             if number:
                 raise _unexpected("a heartbeat", number)
@@ -329,6 +338,18 @@ class Connection:
 
     # -- content
 
+    def _take_run(self, run: Run) -> Run | None:
+        """Messages that a door has put together; each is treated as if it had come by itself."""
+        number, method = run.channel, run.method
+        channel = self._channels.get(number)
+        if channel is not None and channel.publish is not None:
+            raise _unexpected("a method in the middle of content", number)
+        if not number:
+            self._take_of_connection(method)
+        if self.state is not State.OPEN or channel is None:
+            raise _not_now(method, number)
+        return run if channel.state is ChannelState.OPEN else None
+
     def _take_header(self, number: int, channel: _Channel, payload: bytes) -> Event | None:
         if channel.publish is None or channel.properties is not None:
             raise _unexpected("a content header", number)
@@ -389,7 +410,7 @@ class Connection:
         found = decode_whole_content(self._buffer, self._position, number, self.frame_max)
         if found is None:
             return None
-        method = _decode_publish(payload)
+        method = decode_publish(payload)
         assert type(method) is m.BasicPublish  # noqa: S101 - see events
         self._position = found.end
         return Content(number, method, found.properties, found.body, len(found.body))
@@ -412,14 +433,10 @@ def _decode(payload: bytes) -> m.Method:
     """As decode_method; the two methods that come for every message are read faster."""
     start = payload[:4]
     if start == _PUBLISH:
-        return _decode_publish(payload)
+        return decode_publish(payload)
     if start == _ACK and len(payload) == _ACK_SIZE:
         return m.BasicAck(*_ACK_FIELDS.unpack_from(payload, 4))
     return decode_method(payload)
-
-
-# Publishers send to the same few places again and again.
-_decode_publish = lru_cache(maxsize=1024)(decode_method)
 
 
 def _unexpected(what: str, number: int) -> ConnectionFault:

@@ -1,0 +1,232 @@
+"""AMQP connections in processes beside the engine: who ends with one, and what was confirmed."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx
+import pika
+import pika.exceptions
+import pytest
+import trio
+
+from clients import connect
+from streamd.config import Config
+from streamd.net.links import given
+from streamd.processes import amqp, parent
+from streamd.processes.control import pair
+from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp091.codec import (
+    HEARTBEAT_FRAME,
+    PROTOCOL_HEADER,
+    content_frames,
+    encode_method,
+    method_frame,
+)
+from tests.processes.test_processes import children, eventually, is_running
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+STREAM = {"x-queue-type": "stream"}
+LOGIN = (
+    m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"),
+    m.ConnectionTuneOk(1, 131_072, 0),
+    m.ConnectionOpen("/", "", True),
+)
+ACK = method_frame(1, m.BasicAck(1, False))
+HEAD_OF_ACK = ACK[:11]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", "--amqp-processes", "2").start()
+    try:
+        yield process
+    finally:
+        process.end()
+    assert "Traceback" not in process.log.read_text()
+
+
+class Publisher:
+    """A connection that publishes numbers as fast as it can, and knows what was confirmed."""
+
+    def __init__(self, server: ServerProcess, stream: str) -> None:
+        self.confirmed = 0
+        self.peer = socket.create_connection(("localhost", server.amqp_port))
+        self._publish = encode_method(m.BasicPublish(0, "", stream, False, False))
+        login = b"".join(method_frame(0, method) for method in LOGIN)
+        channel = method_frame(1, m.ChannelOpen()) + method_frame(1, m.ConfirmSelect(False))
+        self.peer.sendall(PROTOCOL_HEADER + login + channel)
+        self._threads = [threading.Thread(target=run) for run in (self._send, self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self) -> None:
+        number = 0
+        with contextlib.suppress(OSError):
+            while True:
+                bodies = [b"%d" % (number + n) for n in range(100)]
+                number += len(bodies)
+                frames = (content_frames(1, self._publish, b"\0\0", b, 4096) for b in bodies)
+                self.peer.sendall(b"".join(frames))
+
+    def _receive(self) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            while found := self.peer.recv(1 << 16):
+                data = data[-2 * len(ACK) :] + found
+                at = data.rfind(HEAD_OF_ACK, 0, len(data) - len(ACK) + len(HEAD_OF_ACK))
+                if at >= 0:
+                    (self.confirmed,) = struct.unpack_from(">Q", data, at + len(HEAD_OF_ACK))
+
+    def join(self) -> None:
+        """Until the connection has ended."""
+        for thread in self._threads:
+            thread.join()
+        self.peer.close()
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """In this block, a process stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def read_all(peer: socket.socket) -> bytes:
+    return b"".join(iter(lambda: peer.recv(1 << 20), b""))
+
+
+def declare(server: ServerProcess, *streams: str) -> None:
+    with pika.BlockingConnection(pika.URLParameters(server.amqp_uri)) as connection:
+        for stream in streams:
+            connection.channel().queue_declare(stream, durable=True, arguments=STREAM)
+
+
+async def stored(server: ServerProcess, stream: str) -> list[int]:
+    async with (
+        connect(server.uri) as client,
+        client.consumer(stream, offset="first", until_end=True) as messages,
+    ):
+        return [int(message.body) async for message in messages]
+
+
+async def check(server: ServerProcess, publisher: Publisher, stream: str) -> None:
+    """What was confirmed is stored, once and in order."""
+    found = await stored(server, stream)
+    assert found == list(range(len(found)))
+    assert len(found) >= publisher.confirmed > 0
+
+
+async def test_a_door_that_is_killed_takes_its_connections_only(server: ServerProcess) -> None:
+    declare(server, "one", "two")
+    engine, one, two = children(server.pid)
+    with stopped(two):
+        first = Publisher(server, "one")
+        eventually(lambda: first.confirmed)
+    with stopped(one):
+        second = Publisher(server, "two")
+        eventually(lambda: second.confirmed)
+    eventually(lambda: first.confirmed > 5_000)
+    os.kill(one, signal.SIGKILL)
+    first.join()
+    before = second.confirmed
+    eventually(lambda: second.confirmed > before + 5_000)
+    eventually(lambda: len(children(server.pid)) == 3)
+    os.kill(two, signal.SIGSTOP)
+    declare(server, "three")  # by the one that was begun anew
+    os.kill(two, signal.SIGKILL)
+    second.join()
+    assert engine in children(server.pid)
+    assert "the process for AMQP 1 has ended by SIGKILL" in server.log.read_text()
+    await check(server, first, "one")
+    await check(server, second, "two")
+
+
+async def test_what_was_confirmed_is_there_when_all_were_killed(server: ServerProcess) -> None:
+    declare(server, "s")
+    publisher = Publisher(server, "s")
+    eventually(lambda: publisher.confirmed > 5_000)
+    found = children(server.pid)
+    server.kill()
+    publisher.join()
+    eventually(lambda: not any(map(is_running, found)))
+    server.start()
+    await check(server, publisher, "s")
+
+
+@pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
+def test_a_door_that_does_not_answer_is_ended(server: ServerProcess) -> None:
+    engine, one, two = children(server.pid)
+    os.kill(one, signal.SIGSTOP)
+    declare(server, "s")  # the other one takes whoever comes
+    eventually(lambda: one not in children(server.pid))
+    eventually(lambda: len(children(server.pid)) == 3)
+    assert {engine, two} < set(children(server.pid))
+    assert "the process for AMQP 1 has not answered for 10 s" in server.log.read_text()
+
+
+def test_clients_are_told_that_the_server_stops(server: ServerProcess) -> None:
+    told = pika.BlockingConnection(pika.URLParameters(server.amqp_uri))
+    server.signal(signal.SIGTERM)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        told.process_data_events(time_limit=None)
+    assert closed.value.reply_code == 320
+    assert server.wait() == 0
+
+
+def test_connections_are_listed_with_where_their_clients_are(tmp_path: Path) -> None:
+    options = ("--amqp-processes", "1", "--http-port", "0")
+    server = ServerProcess(tmp_path / "data", *options).start()
+
+    def listed() -> list[tuple[str, int]]:
+        url = f"http://127.0.0.1:{server.http_port}/api/connections"
+        answer = httpx.get(url, auth=("guest", "guest"), timeout=PATIENCE_SECONDS)
+        return [(one["peer_host"], one["peer_port"]) for one in answer.json()]
+
+    try:
+        with socket.create_connection(("127.0.0.1", server.amqp_port)) as peer:
+            peer.sendall(PROTOCOL_HEADER + b"".join(method_frame(0, one) for one in LOGIN))
+            eventually(lambda: listed() == [peer.getsockname()])
+        eventually(lambda: not listed())
+    finally:
+        server.end()
+
+
+async def test_a_connection_that_the_engine_has_ended_ends_though_its_client_reads_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CHECK_SECONDS", "CLOSE_SECONDS"):
+        monkeypatch.setattr(amqp, name, 0.01)
+    control, doors_control = pair()
+    way, doors_way = socket.socketpair()
+    way.setblocking(False)
+    doors_control.setblocking(False)
+    with control, doors_control, way, doors_way, socket.create_server(("127.0.0.1", 0)) as bound:
+        async with trio.open_nursery() as nursery:
+            ports = {"amqp_port": [bound.dup()]}
+            nursery.start_soon(amqp.serve_amqp, Config(), ports, doors_control, doors_way)
+            with socket.create_connection(bound.getsockname()) as client:
+                async with aclosing(given(way, None)) as clients:
+                    engine = await anext(clients)
+                assert engine.peer == client.getsockname()
+                sent = 0
+                with trio.move_on_after(0.1):
+                    while True:
+                        await engine.send(HEARTBEAT_FRAME * 1_000)
+                        sent += 1_000 * len(HEARTBEAT_FRAME)
+                engine.close()
+                await trio.sleep(0.1)
+                received = await trio.to_thread.run_sync(read_all, client)
+                assert 0 < len(received) < sent, "the rest was given up"
+            way.close()  # nor is there an engine any more
