@@ -1,7 +1,8 @@
 """One channel: its settings, its consumers, and the messages that await acknowledgement."""
 
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Protocol
 
 from segments import Reader
@@ -151,6 +152,14 @@ class Channel:
         self._all_unacked.count += 1
         return self._last_delivery
 
+    def count_deliveries(self, consumer: Consumer, count: int) -> int:
+        """The delivery tag for the first of the next messages; the others follow."""
+        first = self._last_delivery + 1
+        self._last_delivery += count
+        self._unacked.update(dict.fromkeys(range(first, first + count), consumer))
+        self._all_unacked.count += count
+        return first
+
     def settle(self, tag: int, *, multiple: bool) -> int:
         """The client has dealt with a message, or with all up to it; tag 0 means all of them.
 
@@ -182,21 +191,27 @@ class Channel:
 
     def settle_up_to(self, tag: int) -> int:
         """Settle the oldest messages up to a tag; returns how many, at most MOST_SETTLED."""
-        shares: dict[Consumer, int] = {}
-        found = []
-        for number, consumer in islice(self._unacked.items(), MOST_SETTLED):
-            if number > tag:
-                break
-            found.append(number)
-            shares[consumer] = shares.get(consumer, 0) + 1
-        for number in found:
-            del self._unacked[number]
+        return self._settle(list(takewhile(tag.__ge__, islice(self._unacked, MOST_SETTLED))))
+
+    def settle_run(self, first: int, count: int) -> None:
+        """The client has dealt with so many messages, one after the other.
+
+        Raises:
+            ChannelFault: one of them is not unacknowledged; those before it were settled.
+        """
+        known = list(takewhile(self._unacked.__contains__, range(first, first + count)))
+        self._settle(known)
+        if len(known) < count:
+            raise _unknown_tag(first + len(known))
+
+    def _settle(self, tags: Sequence[int]) -> int:
+        shares = Counter(map(self._unacked.pop, tags))
         for consumer, count in shares.items():
             self._acknowledged(consumer, count)
-        self._all_unacked.settled(len(found))
+        self._all_unacked.settled(len(tags))
         for consumer, count in shares.items():
             consumer.settled(count)
-        return len(found)
+        return len(tags)
 
     def _acknowledged(self, consumer: Consumer, count: int) -> None:
         self._all_unacked.traffic.messages_acknowledged += count

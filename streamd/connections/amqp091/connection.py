@@ -239,12 +239,13 @@ class AmqpConnection(BaseConnection):
         """Carry out a request that needs waiting, or the rest of a message."""
         session = self._open_session
         try:
-            if isinstance(command, Content | Run):
-                await session.go_on(command)
-            elif command.channel:
-                await session.handle(command)
-            else:
-                await self._handle_own(session, command.method)
+            match command:
+                case Content() | Run():
+                    await session.go_on(command)
+                case Request(0, method):
+                    await self._handle_own(session, method)
+                case Request():
+                    await session.handle(command)
         except ConnectionFault as fault:
             self.fail(fault)
         if self._connection.state is State.CLOSED:

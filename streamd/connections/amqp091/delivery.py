@@ -194,6 +194,21 @@ class AmqpConsumer(QueuedConsumer):
         self._hold(-_MESSAGE_BYTES - len(taken[1]))
         return taken
 
+    def take_some(self) -> list[tuple[int, bytes]]:
+        """The next messages and their offsets, so many as go together to a door."""
+        read, left = self._read, _TURN_BYTES
+        taken: list[tuple[int, bytes]] = []
+        if self.may_send and not self.is_closed:
+            for _ in range(min(self.credit, len(read), _BATCH_MESSAGES)):
+                taken.append(read.popleft())
+                left -= len(taken[-1][1])
+                if left <= 0:
+                    break
+        self.credit -= len(taken)
+        self.consumed += len(taken)
+        self._hold(left - _TURN_BYTES - _MESSAGE_BYTES * len(taken))
+        return taken
+
     def _hold(self, size: int) -> None:
         self.held += size
         self._deliveries.hold(size)
@@ -300,13 +315,13 @@ class AmqpConsumer(QueuedConsumer):
                 await trio.lowlevel.checkpoint()
             if self.is_closed:
                 return
-            size = 0
-            for place in islice(left, _MESSAGES_A_TURN):
-                if offsets[place] >= first:
-                    body = body_at(plain, ends, place)
-                    self._read.append((offsets[place], body))
-                    size += len(body) + _MESSAGE_BYTES
-            self._hold(size)
+            found = [
+                (offsets[place], body_at(plain, ends, place))
+                for place in islice(left, _MESSAGES_A_TURN)
+                if offsets[place] >= first
+            ]
+            self._read.extend(found)
+            self._hold(sum([len(body) for _, body in found]) + _MESSAGE_BYTES * len(found))
 
     def _unpack(self, data: bytes, offset: int) -> tuple[bytes, list[int], list[int]]:
         """Messages as if there were no sub-batches; compressed ones are left out, as RabbitMQ does.
@@ -517,20 +532,12 @@ class DoorDeliveries(Deliveries):
     """The consumers of a connection behind a door, which makes deliveries of stored messages."""
 
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
-        messages: list[tuple[int, bytes]] = []
-        size, delivery_tag = 0, 0
-        while size < _TURN_BYTES and len(messages) < _BATCH_MESSAGES:
-            taken = consumer.take()
-            if taken is None:
-                break
-            tag = consumer.channel.count_delivery(consumer)
-            delivery_tag = delivery_tag or tag
-            messages.append(taken)
-            size += len(taken[1])
+        messages = consumer.take_some()
         if not messages:
             return []
-        self.traffic.messages_delivered += len(messages)
-        consumer.stream.traffic.sent_to_amqp(len(messages), size)
+        tag = consumer.channel.count_deliveries(consumer, len(messages))
         number, name = consumer.channel.number, consumer.stream.name
-        batch = Batch(number, consumer.tag, name, self.frame_max, delivery_tag, messages)
-        return [batch_frame(batch)]
+        frame = batch_frame(Batch(number, consumer.tag, name, self.frame_max, tag, messages))
+        self.traffic.messages_delivered += len(messages)
+        consumer.stream.traffic.sent_to_amqp(len(messages), len(frame))
+        return [frame]

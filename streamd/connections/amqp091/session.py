@@ -16,7 +16,7 @@ from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Content, Request
-from streamd.wire.amqp091.converted import Run
+from streamd.wire.amqp091.converted import Acks, Run
 from streamd.wire.amqp091.errors import ChannelFault, Fault
 
 _UNITS_A_TURN = 512  # messages of a run, and what takes as long, before others have a turn
@@ -86,8 +86,8 @@ class Session:
     def _new_channel(self, number: int) -> Channel:
         return Channel(number, self._unacked, self._context.publishing.new_publisher(number))
 
-    def handle_at_once(self, request: Request | Run) -> int:
-        """Carry out a method that needs no waiting, an acknowledgement; or publish a run.
+    def handle_at_once(self, request: Request | Run | Acks) -> int:
+        """Carry out a method that needs no waiting, an acknowledgement; or what a door sends.
 
         Returns:
             How much work that was, see `publish`; 0 for a method that `handle` has to carry out,
@@ -98,6 +98,8 @@ class Session:
         """
         if isinstance(request, Run):
             return self._publish_run(request)
+        if isinstance(request, Acks):
+            return self._settle_run(request)
         number, method = request
         channel = self._channels.get(number)
         if channel is None or not isinstance(method, m.BasicAck | m.BasicNack):
@@ -111,6 +113,16 @@ class Session:
             self._fail(channel, method, fault)
             return 1
         return 1 + num_settled // _SETTLED_A_MESSAGE
+
+    def _settle_run(self, acks: Acks) -> int:
+        channel = self._channels.get(acks.channel)
+        if channel is not None:  # else the server has closed it
+            self._pacer.acked(channel)
+            try:
+                channel.settle_run(acks.method.delivery_tag, acks.number)
+            except Fault as fault:
+                self._fail(channel, acks.method, fault)
+        return 1 + acks.number // _SETTLED_A_MESSAGE
 
     async def _settle_many(self, channel: Channel, method: m.BasicAck | m.BasicNack) -> None:
         if self._channels.get(channel.number) is not channel:

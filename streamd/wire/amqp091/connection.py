@@ -29,7 +29,7 @@ from streamd.wire.amqp091.codec import (
     decode_whole_content,
     method_frame,
 )
-from streamd.wire.amqp091.converted import RUN, Run, decode_publish, decode_run
+from streamd.wire.amqp091.converted import TO_ENGINE, Acks, Run, decode_publish, decode_to_engine
 from streamd.wire.amqp091.errors import (
     ChannelFault,
     ConnectionFault,
@@ -85,7 +85,7 @@ class Content(NamedTuple):
     size: int
 
 
-Event: TypeAlias = Request | Content | Run
+Event: TypeAlias = Request | Content | Run | Acks
 
 
 class _Channel:
@@ -105,7 +105,7 @@ class Connection:
     """One connection.
 
     Args:
-        is_relayed: the bytes come from a door, which may have put messages together in runs.
+        is_relayed: the bytes come from a door, which may have put some of them together.
 
     Attributes:
         frame_max: bytes that a frame may have.
@@ -197,7 +197,7 @@ class Connection:
             if start + FRAME_HEAD.size > len(buffer):
                 return
             kind, number, size = FRAME_HEAD.unpack_from(buffer, start)
-            if size > self.frame_max and not self._is_run(kind):  # the overhead is forgiven
+            if size > self.frame_max and not self._is_of_door(kind):  # the overhead is forgiven
                 raise frame_error(f"a frame has {size} bytes, {self.frame_max} were agreed")
             begin = start + FRAME_HEAD.size
             end = begin + size
@@ -266,14 +266,14 @@ class Connection:
         self.state = State.STARTING
         return True
 
-    def _is_run(self, kind: int) -> bool:
-        return kind == RUN and self._is_relayed
+    def _is_of_door(self, kind: int) -> bool:
+        return kind in TO_ENGINE and self._is_relayed
 
     def _take(self, kind: int, number: int, payload: bytes) -> Event | None:
         if kind == FrameType.METHOD:
             return self._take_method(number, payload)
-        if self._is_run(kind):
-            return self._take_run(decode_run(number, payload))
+        if self._is_of_door(kind):
+            return self._take_of_door(decode_to_engine(kind, number, payload))
         if kind == FrameType.HEARTBEAT:
             if number:
                 raise _unexpected("a heartbeat", number)
@@ -338,8 +338,8 @@ class Connection:
 
     # -- content
 
-    def _take_run(self, run: Run) -> Run | None:
-        """Messages that a door has put together; each is treated as if it had come by itself."""
+    def _take_of_door(self, run: Run | Acks) -> Run | Acks | None:
+        """What a door has put together; each of it is treated as if it had come by itself."""
         number, method = run.channel, run.method
         channel = self._channels.get(number)
         if channel is not None and channel.publish is not None:

@@ -1,7 +1,8 @@
 """Messages as they go between a door and the engine: in the form in which streams keep them.
 
-Two kinds of frames that no client sends or gets. `Run`, to the engine: messages that came one after
-the other on a channel, for the same exchange and key. `Batch`, from it: messages for one consumer.
+Three kinds of frames that no client sends or gets. `Run`, to the engine: messages that came one
+after the other on a channel, for the same exchange and key. `Acks`, to it as well: acknowledgements
+of one message each that followed each other. `Batch`, from it: messages for one consumer.
 Everything else goes between the two as the client and the engine say it.
 """
 
@@ -17,9 +18,11 @@ from streamd.wire.amqp091.codec import FRAME_END, FRAME_HEAD, decode_method
 from streamd.wire.amqp091.errors import frame_error
 from streamd.wire.amqp091.values import decode_short_text, encode_short_text
 
-RUN, BATCH = 9, 10  # types of frames
+RUN, BATCH, ACKS = 9, 10, 11  # types of frames
+TO_ENGINE = (RUN, ACKS)
 _RUN_HEAD = struct.Struct(">HII")  # bytes of the method, messages, bytes of entries
 _BATCH_HEAD = struct.Struct(">IQI")  # frame size that was agreed, delivery tag, messages
+_ACKS = struct.Struct(">QI")  # first tag, number
 _SIZE = struct.Struct(">I")
 NO_PROPERTIES = b"\0\0"
 _END = bytes((FRAME_END,))
@@ -146,6 +149,39 @@ def _texts(payload: bytes, at: int, count: int) -> tuple[list[bytes] | None, int
     return found, at
 
 
+class Acks(NamedTuple):
+    """Acknowledgements that came one after the other.
+
+    Attributes:
+        channel: its number.
+        method: the first.
+        number: of them, each for the message behind that of the one before.
+    """
+
+    channel: int
+    method: m.BasicAck
+    number: int
+
+
+def acks_frame(channel: int, first: int, count: int) -> bytes:
+    """The frame of acknowledgements; `first` is the tag of the first."""
+    return _frame(ACKS, channel, _ACKS.pack(first, count))
+
+
+def decode_to_engine(kind: int, channel: int, payload: bytes) -> Run | Acks:
+    """What is in a frame of a type in TO_ENGINE, which comes from a door.
+
+    Raises:
+        ConnectionFault: it is broken.
+    """
+    if kind == RUN:
+        return decode_run(channel, payload)
+    if len(payload) != _ACKS.size:
+        raise frame_error("a door has sent no acknowledgements where it says so; that is a bug")
+    first, count = _ACKS.unpack(payload)
+    return Acks(channel, m.BasicAck(first, False), count)
+
+
 class Batch(NamedTuple):
     """Messages for one consumer.
 
@@ -168,16 +204,15 @@ class Batch(NamedTuple):
 
 def batch_frame(batch: Batch) -> bytes:
     """The frame of a batch."""
-    messages = batch.messages
-    parts = [
+    offsets, stored = zip(*batch.messages, strict=True)
+    count = len(offsets)
+    head = (
         encode_short_text(batch.tag),
         encode_short_text(batch.queue),
-        _BATCH_HEAD.pack(batch.frame_max, batch.delivery_tag, len(messages)),
-        struct.pack(f">{len(messages)}Q", *[offset for offset, _ in messages]),
-    ]
-    for _, raw in messages:
-        parts += (_SIZE.pack(len(raw)), raw)
-    return _frame(BATCH, batch.channel, b"".join(parts))
+        _BATCH_HEAD.pack(batch.frame_max, batch.delivery_tag, count),
+        struct.pack(f">{count}Q{count}I", *offsets, *map(len, stored)),
+    )
+    return _frame(BATCH, batch.channel, b"".join((*head, *stored)))
 
 
 def decode_batch(channel: int, payload: bytes) -> Batch:
@@ -186,12 +221,10 @@ def decode_batch(channel: int, payload: bytes) -> Batch:
     queue, at = decode_short_text(payload, at)
     frame_max, delivery_tag, count = _BATCH_HEAD.unpack_from(payload, at)
     at += _BATCH_HEAD.size
-    offsets = struct.unpack_from(f">{count}Q", payload, at)
-    at += 8 * count
+    numbers = struct.unpack_from(f">{count}Q{count}I", payload, at)
+    at += 12 * count
     messages = []
-    for offset in offsets:
-        (length,) = _SIZE.unpack_from(payload, at)
-        at += _SIZE.size
+    for offset, length in zip(numbers[:count], numbers[count:], strict=True):
         messages.append((offset, payload[at : at + length]))
         at += length
     return Batch(channel, tag, queue, frame_max, delivery_tag, messages)

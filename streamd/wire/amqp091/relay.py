@@ -25,8 +25,9 @@ from streamd.wire.amqp091.codec import (
 from streamd.wire.amqp091.connection import FRAME_MAX, LOGIN_FRAME_MAX
 from streamd.wire.amqp091.converted import (
     BATCH,
-    RUN,
+    TO_ENGINE,
     Stored,
+    acks_frame,
     decode_batch,
     decode_publish,
     run_frame,
@@ -37,6 +38,8 @@ from streamd.wire.amqp091.messages.from_amqp10 import delivered
 from streamd.wire.amqp091.messages.to_amqp10 import stored_body, stored_head
 
 _PUBLISH = struct.pack(">HH", *m.IDS[m.BasicPublish])
+_ACK = struct.pack(">HH", *m.IDS[m.BasicAck])
+_ACK_FIELDS = struct.Struct(">4xQB")  # of an acknowledgement: tag, and whether of several
 _TUNE_OK = struct.pack(">HH", *m.IDS[m.ConnectionTuneOk])
 _LIMITS = struct.Struct(">4xHIH")  # of a TuneOk: channels, bytes of a frame, seconds
 _HAS_HEADERS = 0x20  # in the first byte of properties
@@ -53,13 +56,14 @@ class _Found(NamedTuple):
     Attributes:
         end: of it, perhaps beyond what has arrived.
         units: of work that it took, in messages.
-        place: channel and method of a message.
-        message: None for what goes as it is.
+        place: channel, and method of a message or tag of an acknowledgement; None for what goes as
+            it is.
+        message: None for an acknowledgement.
     """
 
     end: int
     units: int = 1
-    place: tuple[int, bytes] = (0, b"")
+    place: tuple[int, bytes | int] | None = None
     message: Stored | None = None
 
 
@@ -70,9 +74,10 @@ class Inward:
         self._kept = b""  # the beginning of a frame
         self._passing = len(PROTOCOL_HEADER)  # bytes that go as they are
         self._frame_max = LOGIN_FRAME_MAX
-        self._place = (0, b"")  # channel and method of the run
+        # Channel, and the method of the run or the tag that follows those of the acknowledgements.
+        self._place: tuple[int, bytes | int] = (0, b"")
         self._run: list[Stored] = []
-        self._run_bytes = 0
+        self._run_bytes = self._num_acks = 0
 
     def take(self, data: bytes) -> Iterator[bytes]:
         """What to send to the engine, in pieces between which others may have their turn."""
@@ -83,9 +88,9 @@ class Inward:
         while at + FRAME_HEAD.size <= len(buffer):
             found = self._find(buffer, at)
             units += found.units
-            if found.message is None:
+            if found.place is None:
                 yield from self._end_run()
-                if buffer[at] == RUN:  # which clients have no right to
+                if buffer[at] in TO_ENGINE:  # which clients have no right to
                     yield buffer[begin:at] + _NO_TYPE
                     begin = at + 1
                 at = min(found.end, len(buffer))
@@ -96,8 +101,7 @@ class Inward:
                 if found.place != self._place:
                     yield from self._end_run()
                     self._place = found.place
-                self._run.append(found.message)
-                self._run_bytes += len(found.message.raw)
+                self._gather(found.message)
                 begin = at = found.end
             if units >= _MOST_AT_ONCE or self._run_bytes >= _MOST_BYTES:
                 yield from self._end_run()
@@ -108,10 +112,23 @@ class Inward:
             yield buffer[begin:at]
         yield from self._end_run()
 
+    def _gather(self, message: Stored | None) -> None:
+        if message is not None:
+            self._run.append(message)
+            self._run_bytes += len(message.raw)
+        else:
+            channel, tag = self._place
+            self._num_acks, self._place = self._num_acks + 1, (channel, int(tag) + 1)
+
     def _end_run(self) -> Iterator[bytes]:
-        if self._run:
-            run, self._run, self._run_bytes = self._run, [], 0
-            yield run_frame(*self._place, run)
+        channel, what = self._place
+        if isinstance(what, bytes):
+            if self._run:
+                run, self._run, self._run_bytes = self._run, [], 0
+                yield run_frame(channel, what, run)
+        elif self._num_acks:
+            count, self._num_acks = self._num_acks, 0
+            yield acks_frame(channel, what - count, count)
 
     def _find(self, buffer: bytes, at: int) -> _Found:
         kind, number, size = FRAME_HEAD.unpack_from(buffer, at)
@@ -122,13 +139,17 @@ class Inward:
         payload = buffer[begin : end - 1]
         if payload[:4] == _TUNE_OK and len(payload) == _LIMITS.size and not number:
             self._tune(payload)
+        if payload[:4] == _ACK and len(payload) == _ACK_FIELDS.size:
+            tag, is_multiple = _ACK_FIELDS.unpack(payload)
+            return _Found(end, place=None if is_multiple else (number, tag))
         if payload[:4] != _PUBLISH:
             return _Found(end)
         content = decode_whole_content(buffer, end, number, self._frame_max)
         if content is None:
             return _Found(end)
         message, price = _converted(payload, content)
-        return _Found(content.end, 1 + price, (number, payload), message)
+        place = None if message is None else (number, payload)
+        return _Found(content.end, 1 + price, place, message)
 
     def _tune(self, payload: bytes) -> None:
         _, frame_max, _ = _LIMITS.unpack(payload)

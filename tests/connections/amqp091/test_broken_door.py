@@ -6,7 +6,7 @@ import trio
 from streamd.server import AMQP, AMQP_IN_DOORS
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD, encode_method
-from streamd.wire.amqp091.converted import BATCH, RUN, Stored, run_frame
+from streamd.wire.amqp091.converted import ACKS, BATCH, RUN, Stored, run_frame
 from tests.support.amqp import AmqpPeer
 from tests.support.server import Harness
 
@@ -24,9 +24,10 @@ CUT = RUN_OF_3[FRAME_HEAD.size : -5]
         FRAME_HEAD.pack(RUN, 1, len(CUT)) + CUT + b"\xce",
         FRAME_HEAD.pack(RUN, 1, 0) + b"\xce",
         FRAME_HEAD.pack(RUN, 1, 9) + b"\xff" * 9 + b"\xce",
+        FRAME_HEAD.pack(ACKS, 1, 5) + bytes(5) + b"\xce",
         FRAME_HEAD.pack(BATCH, 1, 0) + b"\xce",
     ],
-    ids=["cut", "empty", "noise", "batch"],
+    ids=["cut", "empty", "noise", "acks", "batch"],
 )
 async def test_what_is_no_run_ends_the_connection_alone(server: Harness, frame: bytes) -> None:
     other = AmqpPeer(server.dial(AMQP))

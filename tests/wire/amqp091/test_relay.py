@@ -16,12 +16,15 @@ from streamd.wire.amqp091.codec import (
     encode_method,
     method_frame,
 )
-from streamd.wire.amqp091.connection import Connection, Content
+from streamd.wire.amqp091.connection import Connection, Content, Request
 from streamd.wire.amqp091.converted import (
     RUN,
+    TO_ENGINE,
+    Acks,
     Batch,
     Run,
     Stored,
+    acks_frame,
     batch_frame,
     decode_run,
     run_frame,
@@ -79,14 +82,20 @@ messages = st.builds(
 others = st.sampled_from(
     [
         HEARTBEAT_FRAME,
-        method_frame(1, m.BasicAck(1, False)),
+        method_frame(1, m.BasicAck(0, False)),
+        method_frame(1, m.BasicAck(3, True)),
         method_frame(2, m.ChannelOpen()),
         method_frame(2, m.ChannelClose(200, "", 0, 0)),
         method_frame(1, m.BasicQos(0, 5, False)),
         method_frame(0, m.ConnectionTuneOk(2047, MOST, 60)),
     ]
 )
-conversations = st.lists(st.one_of(messages, messages, others), max_size=12).map(b"".join)
+acks = st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(1, 4)).map(
+    lambda one: b"".join(
+        method_frame(one[0], m.BasicAck(tag, False)) for tag in range(one[1], one[1] + one[2])
+    )
+)
+conversations = st.lists(st.one_of(messages, messages, others, acks), max_size=12).map(b"".join)
 broken = st.tuples(conversations, st.integers(0, 1 << 30), st.integers(0, 255))
 cuts = st.lists(st.integers(1, 300), max_size=30)
 
@@ -113,6 +122,10 @@ def heard(connection: Connection, data: Iterable[bytes]) -> list[Any]:
                     assert event.entries == b"".join(
                         len(one.raw).to_bytes(4, "big") + one.raw for one in event.messages()
                     )
+                elif isinstance(event, Acks):
+                    first = event.method.delivery_tag
+                    tags = range(first, first + event.number)
+                    found += [Request(event.channel, m.BasicAck(tag, False)) for tag in tags]
                 else:
                     found.append(_stored(event) if isinstance(event, Content) else event)
         except ConnectionFault as fault:
@@ -159,11 +172,10 @@ def test_also_of_what_breaks_the_protocol(change: tuple[bytes, int, int], sizes:
     whole = opened(bytes(changed))
     relayed = heard(Connection(is_relayed=True), through(pieces(whole, sizes)))
     direct = heard(Connection(), [whole])
-    of_type = f"a frame is of type {RUN},"
-    assert relayed == [
-        one.replace(of_type, "a frame is of type 0,") if isinstance(one, str) else one
-        for one in direct
-    ]
+    if isinstance(direct[-1], str):
+        for kind in TO_ENGINE:  # which the engine would believe
+            direct[-1] = direct[-1].replace(f"is of type {kind},", "is of type 0,")
+    assert relayed == direct
 
 
 @given(st.binary(max_size=200), cuts)
@@ -174,7 +186,7 @@ def test_a_client_can_make_no_run(payload: bytes, sizes: list[int]) -> None:
         [Stored(b"not AMQP at all", 3, b"", b"")],
     )
     other = FRAME_HEAD.pack(RUN, 1, len(payload)) + payload + b"\xce"
-    for frame in (forged, other):
+    for frame in (forged, acks_frame(1, 1, 1_000_000), other):
         found = heard(Connection(is_relayed=True), through(pieces(opened(frame), sizes)))
         assert found[-1].startswith("FRAME_ERROR - a frame is of type 0")
 
