@@ -25,7 +25,7 @@ from streamd.net import threads
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, check_new
 from streamd.operations.passwords import check_password, hash_password, is_own
-from streamd.operations.rights import ADMINISTRATOR, MONITORING, Right
+from streamd.operations.rights import ADMINISTRATOR, Right
 from streamd.patterns import MOST_LETTERS, PatternError, compiled, matches
 
 logger = logging.getLogger(__name__)
@@ -105,22 +105,6 @@ class Rights:
         account, host = self.account, self._virtual_host
         permission = self._directory.permission(account.name, host)
         return not account.ended and permission is not None
-
-    @property
-    def is_administrator(self) -> bool:
-        """Whether the user may manage users and virtual hosts."""
-        return self._directory.has_tag(self.account, ADMINISTRATOR)
-
-    def require_administrator(self) -> None:
-        """Raise Refused unless the user may manage users and virtual hosts."""
-        if not self.is_administrator:
-            raise Refused(Reason.ACCESS_REFUSED, f"{self.user} is not an administrator")
-
-    def require_monitoring(self) -> None:
-        """Raise Refused unless the user may look at the whole server."""
-        if not (self.is_administrator or self._directory.has_tag(self.account, MONITORING)):
-            details = f"{self.user} has neither the tag {ADMINISTRATOR} nor {MONITORING}"
-            raise Refused(Reason.ACCESS_REFUSED, details)
 
     def allows(self, right: Right, name: Name) -> bool:
         """Whether the user has this right on the resource `name`."""

@@ -96,7 +96,6 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 LIST_SECONDS = 10.0
 IDLE_SECONDS = 60.0
-_STREAMS_A_TURN = 100  # before others have one
 _OPEN_SECONDS = 10.0  # that opening a log waits for the store
 _NEW_CATALOG = "catalog-copy"  # a folder of the data folder
 
@@ -277,7 +276,7 @@ class Follower:
             self._directory.follow(self._catalog.users, self._catalog.permissions)
         if trio.current_time() >= self._list_at:
             await self._list()
-        streams = in_turns(list(self._streams.values()), _STREAMS_A_TURN)
+        streams = in_turns(list(self._streams.values()))
         away = await self._look_at([one async for one in streams if self._is_due(one)])
         if self._has_changed:
             await self._show_streams()
@@ -449,7 +448,7 @@ class Follower:
 
     async def _show_manifests(self) -> None:
         """Have open logs, and the figures of others, as the manifests say."""
-        async for one in in_turns(list(self._streams.values()), _STREAMS_A_TURN):
+        async for one in in_turns(list(self._streams.values())):
             stream, manifest = self._stream_of(one), one.manifest
             if stream is None or manifest is None:
                 continue

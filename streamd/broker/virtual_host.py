@@ -48,8 +48,6 @@ from streamd.operations.routing import as_super_stream
 logger = logging.getLogger(__name__)
 
 _TRASH = "trash"
-_STREAMS_A_TURN = 20  # that come or go before others have a turn
-_TOLD_A_TURN = 200  # observers
 
 
 def _permitted(_names: object) -> None:
@@ -399,7 +397,7 @@ class VirtualHost:
             raise
         self._resources.traffic.queues_declared += len(rows)
         self._resources.traffic.queues_created += len(rows)
-        async for row in in_turns(rows, _STREAMS_A_TURN):
+        async for row in in_turns(rows):
             self.load_stream(row)
 
     def declared_again(self) -> None:
@@ -500,7 +498,7 @@ class VirtualHost:
     async def _end_all(self, names: Sequence[Name]) -> list[Stream]:
         """Streams that are out of the catalog: end all work on their files, and forget them."""
         gone = []
-        async for name in in_turns(names, _STREAMS_A_TURN):
+        async for name in in_turns(names):
             stream = self._streams.get(name)
             if stream is not None:
                 await stream.life.stop()
@@ -545,7 +543,7 @@ class VirtualHost:
     async def _tell(self, gone: Sequence[Stream]) -> None:
         self.groups.streams_are_gone({stream.name for stream in gone})
         pairs = itertools.product(gone, self.observers)
-        async for stream, observer in in_turns(pairs, _TOLD_A_TURN):
+        async for stream, observer in in_turns(pairs):
             with _reported(observer):
                 observer.stream_is_gone(stream)
 
@@ -556,7 +554,7 @@ class VirtualHost:
         names = self.names()
         await self._tell(await self._end_all(names))
         self._is_gone = True
-        async for observer in in_turns(self.observers, _TOLD_A_TURN):
+        async for observer in in_turns(self.observers):
             with _reported(observer):
                 observer.host_is_gone()
         await self._take_away(names)
@@ -581,7 +579,7 @@ class VirtualHost:
             self.exchanges.forget_streams(gone)
             await self._tell(ended)
             await self._take_away(gone)
-        async for row in in_turns(rows, _STREAMS_A_TURN):
+        async for row in in_turns(rows):
             standing = selectors.get((row.virtual_host, row.name), ())
             stream = self._streams.get(row.name)
             if stream is None:
@@ -601,7 +599,7 @@ class VirtualHost:
 
     async def expire(self) -> None:
         """Apply age limits to streams that nobody writes to."""
-        async for stream in in_turns(self.streams(), _STREAMS_A_TURN):
+        async for stream in in_turns(self.streams()):
             with self._resources.supervisor.guarded("dropping old segments", stream.name):
                 await self._expire(stream)
 

@@ -1,11 +1,12 @@
 """The engine's end of the hop.
 
 Each request of a door is a task of its own; when the door says that nobody waits any more, or is
-gone, it is cancelled. A door that asks for too much at once is not read from until something is
-answered. Users are let in here, so that a door never sees what a password is compared with.
+gone, it is cancelled. Users are let in here, so that a door never sees what a password is compared
+with.
 """
 
 import logging
+import struct
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -33,13 +34,17 @@ from streamd.hop.messages import (
     answer_bytes,
     frame,
 )
+from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.rights import may_come_from
 
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 64 << 10
-_ASKED_AT_ONCE = 1_000  # by a door
+_ASKED_AT_ONCE = 1_000  # by a door; more is refused
+_ENTERING_AT_ONCE = 1_000  # and then the door is not read from, until one is through
+_MANY = 500  # rows, which are encoded in turns
+_LIST = struct.Struct(">BI")  # the head of a list in msgpack: array 32, and how many
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -65,7 +70,7 @@ class Doorway:
         self._stream, self._engine, self._directory = stream, engine, directory
         self._traffic = traffic
         self._sending = trio.Lock()
-        self._room = trio.Semaphore(_ASKED_AT_ONCE)
+        self._entering = trio.Semaphore(_ENTERING_AT_ONCE)
         self._asked: dict[int, trio.CancelScope] = {}
         self._sessions: dict[int, Caller] = {DOOR: door}
         self._told: dict[int, ExitStack] = {}  # by session: hears of changes until it is closed
@@ -96,15 +101,18 @@ class Doorway:
 
     async def _take(self, message: object, nursery: trio.Nursery) -> None:
         match message:
+            case Ask(number) if len(self._asked) >= _ASKED_AT_ONCE:
+                # Nobody waits for room here: who gives up has to be heard.
+                details = f"{_ASKED_AT_ONCE:,} requests are being worked on; try again later"
+                await self._send(Failed(number, Reason.NOT_AVAILABLE.name, details))
             case Ask():
-                await self._room.acquire()
                 self._asked[message.number] = trio.CancelScope()
                 nursery.start_soon(self._answer, message)
             case Cancel(number):
                 if number in self._asked:
                     self._asked[number].cancel()
             case Enter():
-                await self._room.acquire()
+                await self._entering.acquire()
                 nursery.start_soon(self._enter, message)
             case Leave(session):
                 self._sessions.pop(session, None)
@@ -122,7 +130,6 @@ class Doorway:
             except Exception:
                 logger.exception("%s has failed", ask.operation[:40])
         del self._asked[ask.number]
-        self._room.release()
         if not scope.cancelled_caught:
             await self._send(answer)
 
@@ -137,7 +144,7 @@ class Doorway:
             request: Any = msgspec.msgpack.decode(ask.fields, type=kind)
         except msgspec.MsgspecError as error:
             raise Refused(Reason.PRECONDITION_FAILED, str(error)) from None
-        return answer_bytes(await self._engine.ask(caller, request))
+        return await _encoded(await self._engine.ask(caller, request))
 
     # -- users
 
@@ -163,7 +170,7 @@ class Doorway:
             logger.exception("letting %s in has failed", enter.name[:40])
             answer = Failed(enter.number, "", "")
         finally:
-            self._room.release()
+            self._entering.release()
         await self._send(answer)
 
     def _note_change(self, session: int) -> None:
@@ -193,3 +200,11 @@ class Doorway:
                 await self._stream.send_all(data)
             except _GONE:
                 await self._stream.aclose()
+
+
+async def _encoded(answer: object) -> msgspec.Raw:
+    """An answer as it is sent."""
+    if not isinstance(answer, list) or len(answer) < _MANY:
+        return answer_bytes(answer)
+    rows = [answer_bytes(row) async for row in in_turns(answer)]
+    return msgspec.Raw(b"".join([_LIST.pack(0xDD, len(rows)), *rows]))

@@ -14,7 +14,6 @@ from streamd.net.turns import in_turns
 Item = TypeVar("Item")
 
 PAGE_SIZE = 50
-_ITEMS_A_TURN = 100
 _LARGE = 20_000  # items that are sorted in a thread
 _MOST_PAGES = 10**9
 
@@ -94,11 +93,7 @@ async def list_items(
     wanted, found = query.get("q", ""), everything
     if wanted:
         small = wanted.casefold()
-        found = [
-            item
-            async for item in in_turns(everything, _ITEMS_A_TURN)
-            if small in name_of(item).casefold()
-        ]
+        found = [item async for item in in_turns(everything) if small in name_of(item).casefold()]
     sortable = {column.name: column for column in columns if column.key is not None}
     column = sortable.get(query.get("sort", ""), next(iter(sortable.values())))
     is_descending = query.get("desc") == "1"
@@ -122,7 +117,7 @@ async def list_items(
 async def _sorted(items: list[Item], column: Column[Item], *, is_descending: bool) -> list[Item]:
     key = column.key
     assert key is not None  # noqa: S101 - it is one of those that have one
-    keys = [key(item) async for item in in_turns(items, _ITEMS_A_TURN)]
+    keys = [key(item) async for item in in_turns(items)]
 
     def order() -> list[Item]:
         places = sorted(range(len(keys)), key=keys.__getitem__, reverse=is_descending)

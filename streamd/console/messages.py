@@ -73,7 +73,6 @@ _DOWNLOAD_PIECE = 500
 _DOWNLOAD_BYTES = 1 << 20  # that are sent at once, and encrypted
 # A byte may be a value, which takes 5 µs: a page of 16 kB messages with nothing but these took two
 # seconds, so larger ones are decoded in a thread.
-_ROWS_A_TURN = 2
 _LARGE = 2 << 10  # bytes of a message
 _IN_PIECES = 64 << 10  # of one that is written in pieces
 _LONG = 200  # characters of a selector that takes a while
@@ -371,7 +370,7 @@ class MessagePages:
                 write(message)
                 if len(message.raw) < _LARGE
                 else await threads.compute(_write_large, write, message)
-                async for message in in_turns(page.messages, _ROWS_A_TURN)
+                async for message in in_turns(page.messages)
             ]
             number, size, after = number + len(pieces), size + sum(map(len, pieces)), page.after
             stopped = _stopped(number, size, trio.current_time() >= ends_at) if after else ""
@@ -388,7 +387,7 @@ class MessagePages:
 async def _search_of(figures: Figures, page: FoundPage, outcome: str) -> Search:
     rows = [
         row_of(message) if len(message.raw) < _LARGE else await threads.compute(row_of, message)
-        async for message in in_turns(page.messages, _ROWS_A_TURN)
+        async for message in in_turns(page.messages)
     ]
     done = 1 - min(1.0, page.num_left / max(1, page.num_about))
     return Search(rows, figures, page, outcome, done)

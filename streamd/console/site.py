@@ -31,7 +31,6 @@ Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 Action: TypeAlias = Callable[[Request, Form], Awaitable[Response]]
 Needs: TypeAlias = Callable[[TagHolder], None]
 
-_PIECES_A_TURN = 100
 _SEE_OTHER = 303
 _TEMPLATES = Path(__file__).parent / "templates"
 _HTML = "text/html"
@@ -156,7 +155,7 @@ class Site:
             "notice": session.take_notice() if session and not is_poll(request) else "",
         }
         pieces = found.generate(values)
-        html = "".join([piece async for piece in in_turns(pieces, _PIECES_A_TURN)])
+        html = "".join([piece async for piece in in_turns(pieces)])
         return Response(html.encode(errors="backslashreplace"), status, media_type=_HTML)
 
     def _navigation_of(self, session: Session | None) -> list[NavigationItem]:

@@ -13,8 +13,6 @@ from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 
-_CONNECTIONS_A_TURN = 10
-
 
 class Connections:
     """The open connections.
@@ -35,7 +33,7 @@ class Connections:
     async def _list(self, call: Call, request: c.ListConnections) -> list[c.ConnectionDetails]:
         seen = self._seen(call.caller, request.vhost, request.user)
         chosen = (one for one in seen if request.protocol in ("", one.protocol))
-        return [_details(call.caller, one) async for one in in_turns(chosen, _CONNECTIONS_A_TURN)]
+        return [_details(call.caller, one) async for one in in_turns(chosen)]
 
     async def _get(self, call: Call, request: c.GetConnection) -> c.ConnectionDetails:
         return _details(call.caller, self._find(call.caller, request.name, request.vhost))
@@ -58,7 +56,7 @@ class Connections:
         self._parts.host(request.vhost)
         return [
             c.Reader(connection_of(connection), facts)
-            async for connection in in_turns(self._parts.connections, _CONNECTIONS_A_TURN)
+            async for connection in in_turns(self._parts.connections)
             if connection.virtual_host == request.vhost
             for facts in connection.consumers()
             if facts.stream == request.stream

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-import trio
-
 from segments import Log, StorageError
 from segments.codec import MAX_REFERENCE_SIZE
 from segments.errors import FULL_DISK
@@ -32,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 PROTOCOLS = (STREAM_PROTOCOL, AMQP091, "http")
 MAX_NAMES = 20_000  # of consumers in an answer; others count for their streams alone
-_CLIENTS_A_TURN = 200  # publishers and consumers; a connection counts as one more
-_STREAMS_A_TURN = 25
-_EXCHANGES_A_TURN = 200
 _UNLIMITED = 1 << 60  # and more: what the kernel says where there is no limit
 
 Key = TypeVar("Key")
@@ -110,7 +105,7 @@ class Figures:
         ]
         found: list[f.StreamFigures] = []
         gone = self._broker.traffic.flow_of_the_gone()  # of the same moment as the list
-        async for name, stream in in_turns(chosen, _STREAMS_A_TURN):
+        async for name, stream in in_turns(chosen):
             with self._broker.supervisor.guarded("collecting metrics", stream.name):
                 found.append(clients.figures(name, stream))
         consumers = [f.NamedReaders(*place, r) for place, r in clients.by_name.items()]
@@ -118,14 +113,10 @@ class Figures:
 
     async def _clients(self) -> "_Clients":
         """Who uses which stream; others have their turn meanwhile."""
-        found, seen = _Clients(), 0
-        for connection in self._connections:
-            if seen >= _CLIENTS_A_TURN:
-                seen = 0
-                await trio.lowlevel.checkpoint()
+        found = _Clients()
+        async for connection in in_turns(self._connections):
             host = Name(connection.virtual_host)
             publishers, consumers = connection.publishers(), connection.consumers()
-            seen += 1 + len(publishers) + len(consumers)
             for publisher in publishers:
                 place = (host, Name(publisher.stream))
                 found.publishers[place] = found.publishers.get(place, 0) + 1
@@ -148,7 +139,7 @@ class Figures:
                 host.name, row.name, str(row.type), len(host.exchanges.bindings_from(row.name))
             )
             for host in list(self._broker.virtual_hosts.values())
-            async for row in in_turns(host.exchanges.rows(), _EXCHANGES_A_TURN)
+            async for row in in_turns(host.exchanges.rows())
         ]
 
 

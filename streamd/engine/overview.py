@@ -14,7 +14,6 @@ from streamd.net.turns import in_turns
 from streamd.operations import server as s
 from streamd.operations.connections import Connection, ConsumerFacts
 
-_STREAMS_A_TURN, _CONNECTIONS_A_TURN = 100, 10
 _FURTHEST = 5  # consumers
 HIDDEN = "the storage of the stream has failed or is full"
 
@@ -37,7 +36,7 @@ class Overview:
         num_messages = size = 0
         troubles: list[s.StreamTrouble] = []
         streams = [(host, stream) for host in hosts for stream in host.streams()]
-        async for host, stream in in_turns(streams, _STREAMS_A_TURN):
+        async for host, stream in in_turns(streams):
             figures, reason = stream.figures, shown_trouble(caller, stream.alarm)
             lost = 0
             if figures is not None:
@@ -48,7 +47,7 @@ class Overview:
                 troubles.append(s.StreamTrouble(host.name, stream.name, reason, lost))
         num_connections = num_publishers = num_consumers = 0
         behind: list[s.Behind] = []
-        async for connection in in_turns(self._parts.connections, _CONNECTIONS_A_TURN):
+        async for connection in in_turns(self._parts.connections):
             if not sees_connection(caller, connection):
                 continue
             num_connections += 1

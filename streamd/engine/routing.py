@@ -15,7 +15,6 @@ from streamd.operations.errors import NoSuch, Reason, Refused, ReservedName
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
 
-_ROWS_A_TURN = 100
 _SHOWN = 100  # bindings to an exchange
 
 
@@ -49,7 +48,7 @@ class Routing:
         ]
         return [
             r.Exchange(row, len(host.exchanges.bindings_from(row.name)))
-            async for host, row in in_turns(found, _ROWS_A_TURN)
+            async for host, row in in_turns(found)
         ]
 
     async def _get(self, call: Call, request: r.GetExchange) -> r.ExchangeDetails:
@@ -102,14 +101,14 @@ class Routing:
         every = (row.name for row in exchanges.rows())
         names = every if request.source is None else [request.source]
         found: list[r.Binding] = []
-        async for name in in_turns(names, _ROWS_A_TURN):
+        async for name in in_turns(names):
             bindings = exchanges.bindings_from(name)
             if request.destination is None and not request.kept:
                 found += bindings
                 continue
             found += [
                 binding
-                async for binding in in_turns(bindings, _ROWS_A_TURN)
+                async for binding in in_turns(bindings)
                 if request.destination is None or (binding.destination, binding.to_exchange) == ends
                 if not request.kept or exchanges.is_kept(binding)
             ]
@@ -131,7 +130,7 @@ class Routing:
 
     async def _writable(self, call: Call, request: r.ListWritable) -> list[Name]:
         rights = call.caller.rights(request.vhost)
-        names = in_turns(request.names, _ROWS_A_TURN)
+        names = in_turns(request.names)
         return [name async for name in names if rights.allows(Right.WRITE, name)]
 
 
@@ -182,7 +181,7 @@ class Definitions:
 
     async def _declare(self, call: Call, request: d.Declare) -> list[d.Outcome]:
         outcomes: list[d.Outcome] = []
-        async for declaration in in_turns(request.declarations, _ROWS_A_TURN):
+        async for declaration in in_turns(request.declarations):
             found = self._declaring.get(declaration.operation)
             if found is None:
                 details = f"{declaration.operation[:40]!r} declares nothing"

@@ -40,7 +40,6 @@ from streamd.operations.tier_reports import StreamTier
 logger = logging.getLogger(__name__)
 Facts = TypeVar("Facts", PublisherFacts, ConsumerFacts)
 
-_STREAMS_A_TURN, _CONNECTIONS_A_TURN, _SUPER_STREAMS_A_TURN = 100, 10, 5
 _LOOKED_AT_ONCE = 8  # streams
 _SIZES = (MIN_FILTER_SIZE, 32, 64, 128, MAX_FILTER_SIZE)
 
@@ -71,13 +70,13 @@ class StreamViews:
     async def _list(self, call: Call, request: v.ListStreams) -> list[v.StreamSummary]:
         hosts = hosts_seen(self._parts, call.caller, request.vhost)
         readers: Counter[tuple[str, str]] = Counter()
-        async for connection in in_turns(self._parts.connections, _CONNECTIONS_A_TURN):
+        async for connection in in_turns(self._parts.connections):
             for facts in connection.consumers():
                 readers[connection.virtual_host, facts.stream] += 1
         names = [(host, name) for host in hosts for name in host.names()]
         return [
             self._summary(call.caller, host, stream, readers[host.name, name])
-            async for host, name in in_turns(names, _STREAMS_A_TURN)
+            async for host, name in in_turns(names)
             if (stream := host.get_stream(name)) is not None  # not deleted meanwhile
         ]
 
@@ -110,7 +109,7 @@ class StreamViews:
         await _know_all(chosen)
         return [
             self._details(call.caller, host, name)
-            async for host, name in in_turns(chosen, _STREAMS_A_TURN)
+            async for host, name in in_turns(chosen)
             if host.has_stream(name)  # not deleted meanwhile
         ]
 
@@ -202,7 +201,7 @@ class StreamViews:
     ) -> v.People[Facts]:
         rows: list[v.Person[Facts]] = []
         num_seen = num_hidden = 0
-        async for connection in in_turns(self._parts.connections, _CONNECTIONS_A_TURN):
+        async for connection in in_turns(self._parts.connections):
             if connection.virtual_host != request.vhost:
                 continue
             found = [facts for facts in facts_of(connection) if facts.stream == request.stream]
@@ -250,7 +249,7 @@ class StreamViews:
             for host in hosts_seen(self._parts, call.caller, request.vhost)
             for row in host.super_streams.rows()
         )
-        return [_summed(host, row) async for host, row in in_turns(rows, _SUPER_STREAMS_A_TURN)]
+        return [_summed(host, row) async for host, row in in_turns(rows)]
 
     async def _super_stream(self, call: Call, request: v.GetSuperStream) -> v.SuperStreamDetails:
         host = self._parts.host(request.vhost)
@@ -328,7 +327,7 @@ async def _know_all(names: Iterable[tuple[VirtualHost, Name]]) -> None:
     left = iter(names)
 
     async def know() -> None:
-        async for host, name in in_turns(left, _STREAMS_A_TURN):
+        async for host, name in in_turns(left):
             stream = host.get_stream(name)
             if stream is not None and stream.figures is None:
                 with suppress(Refused):  # its row says why

@@ -19,8 +19,6 @@ from streamd.operations.declaration import Created, OfStream
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name, as_sent
 
-_ROWS_A_TURN = 20
-
 
 class Streams:
     """What is asked of streams and super streams.
@@ -64,7 +62,7 @@ class Streams:
         host = self._parts.host(request.vhost)
         return [
             s.Declared(name, plain_arguments(host.arguments(name)))
-            async for name in in_turns(host.names(), _ROWS_A_TURN)
+            async for name in in_turns(host.names())
             if host.has_stream(name)  # not deleted meanwhile
         ]
 

@@ -18,7 +18,6 @@ from streamd.operations.tier_reports import (
     store_errors_refuse,
 )
 
-_STREAMS_A_TURN = 100
 HIDDEN_TROUBLE = "the storage of the stream has failed or is full"  # what is wrong has paths in it
 
 
@@ -48,10 +47,7 @@ class Tier:
         tier = self._broker.tier
         hosts = self._broker.virtual_hosts.values() if tier is not None else ()
         names = sorted((host.name, name) for host in hosts for name in host.names())
-        found = [
-            tier.stream(*name) if tier is not None else None
-            async for name in in_turns(names, _STREAMS_A_TURN)
-        ]
+        found = [tier.stream(*name) if tier is not None else None async for name in in_turns(names)]
         return [row for row in found if row is not None]
 
     async def _get_stream(self, _call: Call, request: OfStream[StreamTier]) -> StreamTier:

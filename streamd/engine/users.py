@@ -15,9 +15,6 @@ from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
 
-_HOSTS_A_TURN = 1  # each counts the messages of its streams
-_ROWS_A_TURN = 200
-
 
 class Users:
     """Users and their permissions.
@@ -45,7 +42,7 @@ class Users:
         connections = Counter(connection.user for connection in self._parts.connections)
         return [
             u.User(row.name, row.tags, row.password_hash, hosts[row.name], connections[row.name])
-            async for row in in_turns(self._directory.users(), _ROWS_A_TURN)
+            async for row in in_turns(self._directory.users())
         ]
 
     async def _own_tags(self, call: Call, _request: u.ListOwnTags) -> tuple[str, ...]:
@@ -91,7 +88,7 @@ class Users:
             self._directory.check_user(request.user)
         if request.vhost is not None:
             self._parts.host(request.vhost)
-        rows = in_turns(self._directory.permissions(), _ROWS_A_TURN)
+        rows = in_turns(self._directory.permissions())
         return [
             u.Permission(*row)
             async for row in rows
@@ -174,7 +171,7 @@ class VirtualHosts:
                 connections[host.name],
                 users[host.name] if sees_users else None,
             )
-            async for host in in_turns(seen, _HOSTS_A_TURN)
+            async for host in in_turns(seen)
         ]
 
     async def _names(self, call: Call, _request: v.ListHostNames) -> list[Name]:

@@ -56,7 +56,6 @@ from streamd.operations.declaration import Operation as Asked
 from streamd.operations.errors import Reason
 from streamd.operations.names import Name
 
-_ROWS_A_TURN, _VISITED_A_TURN = 20, 1_000
 _DECLARED_AT_ONCE = 200
 _MOST_COMMAS = 750_000  # in rows of one kind, which are told apart in one go: 40 ms
 _NONE = msgspec.Raw(b"[]")
@@ -183,9 +182,9 @@ async def all_definitions(service: Service, request: Request) -> Row:
         **PRODUCT_FIELDS,
         "rabbitmq_definition_format": "cluster",
         "original_cluster_name": NODE,
-        "users": [user_row(user) async for user in in_turns(users, _ROWS_A_TURN)],
+        "users": [user_row(user) async for user in in_turns(users)],
         "vhosts": [{"name": host} for host in hosts],
-        "permissions": [permission_row(row) async for row in in_turns(permissions, _ROWS_A_TURN)],
+        "permissions": [permission_row(row) async for row in in_turns(permissions)],
         **{name: [] for name in _LEFT_OUT},
         "queues": [],
         "exchanges": [],
@@ -202,7 +201,7 @@ async def definitions_of(service: Service, request: Request, host: Name) -> Row:
     await check_may_declare(service, request, host)
     rows = await _declared(service, request, host)
     all_rows = (row for part_of in rows.values() for row in part_of)
-    async for row in in_turns(all_rows, _VISITED_A_TURN):
+    async for row in in_turns(all_rows):
         del row["vhost"]
     about: Row = {
         "rabbitmq_definition_format": "single_virtual_host",
@@ -253,7 +252,7 @@ async def take_definitions(
     name, itself = visitor_of(request).name, list[Row]()
     for kind in _READERS:
         await trio.lowlevel.checkpoint()  # telling its rows apart is a turn
-        async for raw in in_turns(document.rows(kind), _ROWS_A_TURN):
+        async for raw in in_turns(document.rows(kind)):
             row = _row(kind, raw)
             if virtual_host is not None:
                 row["vhost"] = virtual_host
@@ -388,15 +387,15 @@ async def _declared(service: Service, request: Request, host: Name) -> dict[str,
     exchanges = await service.ask(request, r.ListExchanges(vhost=host))
     bindings = await service.ask(request, r.ListBindings(vhost=host, kept=True))
     return {
-        "queues": [_queue_row(host, row) async for row in in_turns(streams, _ROWS_A_TURN)],
+        "queues": [_queue_row(host, row) async for row in in_turns(streams)],
         "exchanges": [
             exchange_row(row)
-            async for row in in_turns((found.row for found in exchanges), _ROWS_A_TURN)
+            async for row in in_turns(found.row for found in exchanges)
             if row.is_durable and not r.is_built_in(row.name)
         ],
         "bindings": [
             declared_binding(binding)
-            async for binding in in_turns(bindings, _ROWS_A_TURN)
+            async for binding in in_turns(bindings)
             if binding.source != r.DEFAULT_EXCHANGE
         ],
     }

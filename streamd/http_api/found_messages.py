@@ -33,7 +33,6 @@ from streamd.operations.searching import FindMessages, FoundPage
 SECONDS = 10.0  # for a page
 _PATH = "/api/stream/{vhost}/{name}/messages"
 # A byte may be a value, which takes 5 µs: larger messages are decoded in a thread.
-_MESSAGES_A_TURN = 2
 _LARGE = 2 << 10  # bytes of a message
 _PIECE_BYTES = 4 << 20  # of an answer, copied at once
 _TOO_MANY = 429
@@ -113,7 +112,7 @@ class MessagePaths:
 async def _answer(page: FoundPage) -> Response:
     rows = [
         _row(message) if len(message.raw) < _LARGE else await threads.compute(_large_row, message)
-        async for message in in_turns(page.messages, _MESSAGES_A_TURN)
+        async for message in in_turns(page.messages)
     ]
     rest = {
         "complete": page.cut is None,

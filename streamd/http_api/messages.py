@@ -27,8 +27,6 @@ BODY_SECONDS = 30  # a request's body has to arrive within
 _PAGE_SIZE, _MAX_PAGE_SIZE = 100, 500
 _PIECE = 64 << 10  # characters that are written at once
 _ITEMS, _FEW = 1_000, 4  # values that are, and of those in them
-_ROWS_A_TURN = 10  # long lists are made in pieces, so that messages flow meanwhile
-_NAMES_A_TURN = 1_000
 _NO_CONTENT, _CREATED = 204, 201
 
 
@@ -79,7 +77,7 @@ async def large_answer(value: Row) -> Response:
     fields = []
     for name, field in value.items():
         if isinstance(field, list):
-            rows = [encoded(item) async for item in in_turns(field, _ROWS_A_TURN)]
+            rows = [encoded(item) async for item in in_turns(field)]
             fields.append(encoded(name) + b":[" + b",".join(rows) + b"]")
         else:
             fields.append(encoded(name) + b":" + encoded(field))
@@ -336,7 +334,7 @@ async def listing(
     if query.get("use_regex", "false") != "false":
         raise BadRequest("use_regex is not supported: rows are found by a part of their name")
     if wanted and name_of is not None:
-        chosen = [item async for item in in_turns(total, _NAMES_A_TURN) if wanted in name_of(item)]
+        chosen = [item async for item in in_turns(total) if wanted in name_of(item)]
     num_pages = max(1, math.ceil(len(chosen) / size))
     if not 1 <= page <= num_pages or not 1 <= size <= _MAX_PAGE_SIZE:
         raise BadRequest(f"page {page} of {size} rows: there are {num_pages} pages")
@@ -370,7 +368,7 @@ async def _encoded(
     ]
     keep = {column for column in columns if column}
     rows = []
-    async for item in in_turns(items, _ROWS_A_TURN):
+    async for item in in_turns(items):
         row = make_row(item)
         if row is not None:
             rows.append(encoded({k: v for k, v in row.items() if k in keep} if keep else row))

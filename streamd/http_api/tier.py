@@ -16,7 +16,6 @@ from streamd.operations.names import Name
 from streamd.operations.reading import read_operation
 from streamd.operations.tier_reports import plain
 
-_STREAMS_A_TURN = 100
 _STREAM = "/api/tier/streams/{vhost}/{name}"
 
 
@@ -83,7 +82,7 @@ class TierPaths:
 
         async def answer() -> Response:
             report = await self._service.ask(request, asked)
-            rows = [plain(one) async for one in in_turns(report.streams, _STREAMS_A_TURN)]
+            rows = [plain(one) async for one in in_turns(report.streams)]
             return await large_answer({**plain(replace(report, streams=())), "streams": rows})
 
         return await while_there(request, answer)

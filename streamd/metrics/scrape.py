@@ -65,9 +65,7 @@ Found = TypeVar("Found")
 MAX_WAITING = 16
 MAX_ANSWER_BYTES = 16 << 20  # packed: 10,000 streams take 1 to 8 MB, as long as their names are
 MAX_PATTERN_BYTES = 2_000
-_STREAMS_A_TURN = 25
 _LINES_A_TURN = 2_000
-_NAMES_A_TURN = 500
 # Names are compared for those who have no login: a long one takes some 20 ms at most with so much.
 _PATTERN_MEMORY = 32 << 10
 _UNPACKED_BYTES = 256 << 10
@@ -338,7 +336,7 @@ class Scrapes:
 
     async def _table(self, query: Query, found: AllStreams, columns: Sequence[Column]) -> Table:
         table, is_chosen = Table(columns, found.gone), _Chosen(query)
-        async for stream in in_turns(found.streams, _STREAMS_A_TURN):
+        async for stream in in_turns(found.streams):
             with self._guarded(stream.name):
                 if is_chosen(stream.name):
                     table.add(stream)
@@ -358,7 +356,7 @@ class Scrapes:
     ) -> None:
         queues: list[str] = []
         streams: list[str] = []
-        async for host, name in in_turns(zip(table.hosts, table.names, strict=True), _NAMES_A_TURN):
+        async for host, name in in_turns(zip(table.hosts, table.names, strict=True)):
             where, what = escaped(host), escaped(name)
             queues.append(f'vhost="{where}",queue="{what}"')
             streams.append(f'vhost="{where}",stream="{what}"')

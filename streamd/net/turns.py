@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 Steps: TypeAlias = Generator[None, None, Result]
 
-_TURN_SECONDS = 0.005
+_TURN_SECONDS = 0.002
 STEP_UNITS = 1_000  # comparisons or other small pieces of work in a step
 
 _line: trio.lowlevel.RunVar[deque[trio.lowlevel.Task]] = trio.lowlevel.RunVar("line")
@@ -94,26 +94,23 @@ class Stepwise(Generic[Result]):
 
 
 class in_turns(Generic[Item]):  # noqa: N801 - used as a function
-    """Yield items; others have their turn after each `most` of them, and after a few ms.
+    """Yield items; others have their turn after each few milliseconds of work on them.
 
     What an item costs may be chosen by a peer: how long a name is, and what is asked about it.
     No generator: a loop over it may be left at any time.
     """
 
-    def __init__(self, items: Iterable[Item], most: int) -> None:
+    def __init__(self, items: Iterable[Item]) -> None:
         self._items = iter(items)
-        self._most = self._left = most
         self._began = perf_counter()
 
     def __aiter__(self) -> "in_turns[Item]":
         return self
 
     async def __anext__(self) -> Item:
-        if not self._left or perf_counter() - self._began > _TURN_SECONDS:
-            self._left = self._most
+        if perf_counter() - self._began > _TURN_SECONDS:
             await next_turn()
             self._began = perf_counter()
-        self._left -= 1
         try:
             return next(self._items)
         except StopIteration:

@@ -20,7 +20,6 @@ from streamd.operations.rights import Right
 Answer = TypeVar("Answer")
 
 _HASH_BYTES = 9
-_ROWS_A_TURN = 100
 
 DEFAULT_EXCHANGE = Name("")
 RESERVED_PREFIX = "amq."
@@ -109,7 +108,7 @@ async def binding_with(bindings: list[Binding], key: str) -> Binding | None:
         bindings: those between two ends.
         key: see above.
     """
-    async for binding in in_turns(bindings, _ROWS_A_TURN):
+    async for binding in in_turns(bindings):
         if properties_key(binding) == key:
             return binding
     same_key = [binding for binding in bindings if binding.key == key]

@@ -66,7 +66,7 @@ def test_a_port_inside_tls_that_is_spoken_to_without(https: Https) -> None:
         raw.sendall(b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\n\r\n")
         while raw.recv(4096):
             pass
-    assert "a TLS handshake failed" in https.server.log.read_text()
+    wait_until(lambda: "a TLS handshake failed" in https.server.log.read_text())
     with https.client() as http:
         assert http.get("whoami").status_code == 200
 

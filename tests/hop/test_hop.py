@@ -193,6 +193,22 @@ async def test_halves_of_characters(tmp_path: Path, text: str) -> None:
         assert await link.door.ask(Mirror()) == [shown, {shown: [shown, b"\xff", 1.5]}]
 
 
+@pytest.mark.parametrize("number", [499, 500, 70_000])
+async def test_long_lists_go_over_in_turns(tmp_path: Path, number: int) -> None:
+    """And are the same, also where one of the rows has half a character."""
+    rows = [{"n": n, "name": "\udcff" if n == 7 else str(n)} for n in range(number)]
+
+    async def handle(_call: Call, _request: Mirror) -> list[Any]:
+        return rows
+
+    async with (
+        harness(tmp_path) as server,
+        link_to(server, Engine({Mirror: handle}, hosts=())) as link,
+    ):
+        found = await link.door.ask(Mirror())
+    assert found == [*rows[:7], {"n": 7, "name": "?"}, *rows[8:]]
+
+
 async def test_nothing_is_kept_of_who_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +273,29 @@ async def test_what_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
             await link._stream.aclose()
         with pytest.raises(EngineLost):
             await link.door.ask(Slow())
+
+
+async def test_too_much_at_once_is_refused_and_who_gives_up_makes_room(tmp_path: Path) -> None:
+    async def handle(_call: Call, request: Slow) -> int:
+        await trio.sleep(request.seconds)
+        return 7
+
+    async with (
+        harness(tmp_path) as server,
+        link_to(server, Engine({Slow: handle}, hosts=())) as link,
+        trio.open_nursery() as nursery,
+    ):
+        for _ in range(999):
+            nursery.start_soon(link.door.ask, Slow(seconds=1_000))
+        async with trio.open_nursery() as one:
+            one.start_soon(link.door.ask, Slow(seconds=1_000))
+            await wait_all_tasks_blocked()
+            with pytest.raises(Refused, match="1,000 requests are being worked on"):
+                await link.door.ask(Slow(seconds=0))
+            one.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+        assert await link.door.ask(Slow(seconds=0)) == 7
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_bug_in_a_handler_stays_there(

@@ -366,14 +366,17 @@ async def test_totals_are_sums_or_the_highest(server: Harness) -> None:
     assert found.of("rabbitmq_stream_consumer_max_offset_lag") == 3
 
 
-async def test_a_stream_that_goes_while_a_scrape_comes_to_it(server: Harness) -> None:
+async def test_a_stream_that_goes_while_a_scrape_comes_to_it(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not told, but what has gone through it counts: once."""
+    monkeypatch.setattr("streamd.net.turns._TURN_SECONDS", -1)  # others have it after each stream
     peer, told = await server.peer(), list[AllStreams]()
     await peer.create("s")
     await peer.declare("s")
     await peer.store([b"m"] * 7)
     for n in range(100):
-        await peer.create(f"before-{n}")  # others have their turn before the scrape comes to s
+        await peer.create(f"before-{n}")
     hosts = server.server.broker.virtual_hosts
     last = server.host.streams()[-1].name
     await peer.declare(last, publisher_id=2)

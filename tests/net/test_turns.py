@@ -1,6 +1,7 @@
 """Work in steps: all who do it stand in one line."""
 
 from collections import Counter
+from itertools import count
 
 import pytest
 import trio
@@ -49,14 +50,20 @@ async def test_one_goes_on_in_each_turn_of_the_loop(turns: _Turns, given_up: set
         assert len(set(part)) == len(part)
 
 
-async def test_a_loop_in_turns_stands_in_the_same_line(turns: _Turns) -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_a_loop_in_turns_stands_in_the_same_line(
+    turns: _Turns, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    clock = count(step=0.0025 if is_slow else 0.0)  # a look at it each item
+    monkeypatch.setattr("streamd.net.turns.perf_counter", lambda: next(clock))
     seen: list[int] = []
 
     async def work() -> None:
-        async for _ in in_turns(range(4), 2):
+        async for _ in in_turns(range(4)):
             seen.append(turns.number)
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(work)
-    assert sorted(Counter(seen).values()) == [2, 2, 2, 6]  # the first part is done at once
+    assert len(seen) == 12
+    assert max(Counter(seen).values()) == (1 if is_slow else 12)

@@ -29,7 +29,6 @@ _SAMPLES = _HOUR // INTERVAL_SECONDS
 _STREAM_SAMPLES = _HOUR // STREAM_INTERVAL_SECONDS
 _EVERY = STREAM_INTERVAL_SECONDS // INTERVAL_SECONDS
 _BEAT_SECONDS = 0.25  # an idle server sleeps well: each costs a quarter of a millisecond
-_STREAMS_A_TURN = 250
 _RATES = 4  # numbers in a sample of a stream
 
 
@@ -118,7 +117,7 @@ class History:
     async def add_up(self) -> None:
         """Find what has gone through the server: through streams that are there, and that were."""
         total, streams = self._traffic.flow_of_the_gone(), self._streams()
-        async for stream in in_turns(streams, _STREAMS_A_TURN):
+        async for stream in in_turns(streams):
             total = total.plus(stream.traffic.flow())
         self._flow = total
 
@@ -140,7 +139,7 @@ class History:
         kept = self._of_streams
         for stream in [one for one in kept if one.state is StreamState.GONE]:
             del kept[stream]
-        async for stream in in_turns(self._streams(), _STREAMS_A_TURN):
+        async for stream in in_turns(self._streams()):
             traffic = stream.traffic
             flow, before = traffic.flow(), traffic.sampled
             samples = kept.get(stream)

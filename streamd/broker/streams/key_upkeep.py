@@ -38,7 +38,6 @@ from streamd.net.worker import WorkerDied
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
-_A_TURN = 500  # segments that are looked at; there may be thousands
 _FILES_AT_ONCE = 64  # are looked at for somebody who waits; some ms each
 QUIET_SECONDS = 1.0  # without a new message: what there is gets a table
 _SHORTAGE_SECONDS = 30.0  # until a job is tried again for which there was no room, say
@@ -172,7 +171,7 @@ class KeyUpkeep:
 
     async def _next_sealed(self) -> Task | None:
         """The table of the newest sealed segment that has none; others have their turns."""
-        async for segment in in_turns(self._log.segments[::-1], _A_TURN):
+        async for segment in in_turns(self._log.segments[::-1]):
             self._say_fault(segment)
             task = next_sealed(self._log, (segment,))
             if task is not None:

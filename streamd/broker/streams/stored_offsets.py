@@ -9,8 +9,6 @@ from streamd.broker.streams.stream import Stream
 from streamd.net.turns import in_turns
 from streamd.operations.streams import StoredOffset
 
-_A_TURN = 20  # offsets whose chunks are looked up in the index
-
 
 async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[StoredOffset]:
     """The stored offsets of a stream that is held open, by reference; others have their turns.
@@ -21,7 +19,7 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
     """
     await stream.settled()  # what is answered is as safe as a confirmed message
     found: list[StoredOffset] = []
-    async for reference, offset in in_turns(sorted(stream.log.tracking.offsets().items()), _A_TURN):
+    async for reference, offset in in_turns(sorted(stream.log.tracking.offsets().items())):
         if not stream.is_open:
             break  # deleted meanwhile
         log = stream.log

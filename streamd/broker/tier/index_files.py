@@ -21,7 +21,6 @@ from streamd.net.turns import in_turns
 from streamd.operations.errors import Refused
 
 _SUFFIXES = (INDEX_SUFFIX, *DERIVED_SUFFIXES)
-_A_TURN = 1_000  # segments that are looked at
 _STREAM_SECONDS, _FILE_SECONDS = 0.005, 0.05  # between two streams, and two files
 
 
@@ -52,7 +51,7 @@ class IndexFiles:
         """Fetch files of one stream, given by the id of their objects and their suffix."""
         try:
             async with stream.opened() as log:
-                async for segment in in_turns(list(log.segments), _A_TURN):
+                async for segment in in_turns(list(log.segments)):
                     cached = segment.cold
                     if cached is None or not log.keeps(segment):
                         continue

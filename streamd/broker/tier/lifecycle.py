@@ -33,7 +33,6 @@ from streamd.net.turns import in_turns
 from streamd.operations.tier_reports import MOST_TOLD, Collected, Fault, Orphan, Verification
 
 _DAY_MS = 24 * 3_600_000
-_A_TURN = 1_000  # objects that are looked at before others have their turn
 _AT_ONCE = 1_000  # objects that are deleted in a request
 _RANGE_BYTES = 4 << 20
 
@@ -83,11 +82,11 @@ async def verify(store: ObjectStore, key: StreamKey) -> Verification:
     files = await ask(_files, store, key, found)
     if files:
         sizes = await ask(_sizes, store, key)
-        async for name, file in in_turns(files.items(), _A_TURN):
+        async for name, file in in_turns(files.items()):
             await _verify(store, name, file, sizes.get(name), found)
         # Retention may have removed some since the manifest was read.
         named = await ask(_named, store, key, found) if found.missing else set()
-        async for name in in_turns(found.missing, _A_TURN):
+        async for name in in_turns(found.missing):
             if name in named:
                 found.add(name, "it is not there")
     return Verification(

@@ -55,7 +55,6 @@ from streamd.operations.tier_reports import (
 logger = logging.getLogger(__name__)
 
 _LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the ages of segments
-_STREAMS_A_TURN = 500  # whose ages are looked at
 
 
 class Tier:
@@ -192,7 +191,7 @@ class Tier:
         while True:
             await trio.sleep(seconds)
             waiting = 0
-            async for stream in in_turns(list(self._open), _STREAMS_A_TURN):
+            async for stream in in_turns(list(self._open)):
                 waiting += stream.bytes_waiting
                 if stream.is_old:
                     self.uploader.wants(stream)
@@ -225,7 +224,7 @@ class Tier:
         with ExitStack() as waiting:
             requests = [
                 waiting.enter_context(stream.requested())
-                async for stream in in_turns(streams, _STREAMS_A_TURN)
+                async for stream in in_turns(streams)
                 if stream.is_on
             ]
             with trio.move_on_after(seconds) as wait:
@@ -288,7 +287,7 @@ class Tier:
     async def status(self) -> TierStatus:
         """See TierReports."""
         reports = []
-        async for stream in in_turns(list(self._streams.values()), _STREAMS_A_TURN):
+        async for stream in in_turns(list(self._streams.values())):
             report = stream.report()
             if report is not None:
                 reports.append(report)

@@ -26,7 +26,6 @@ from streamd.wire.stream.fields import Pair
 
 logger = logging.getLogger(__name__)
 
-_ROWS_A_TURN = 200
 _MOST_DIGITS = 20  # of a number; those of 64 bits have fewer
 _NAMED = "stream."  # begins what names one of several streams
 
@@ -92,9 +91,7 @@ class Management:
         except Refused as refused:
             code, reason = code_of(refused), refused.details
         logger.info("%s by %s: %s", name, self._caller.name, reason or "done")
-        answer = [
-            tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows, _ROWS_A_TURN)
-        ]
+        answer = [tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows)]
         response = c.ManageResponse(command.correlation_id, code, reason, tuple(answer))
         await self._context.answer_in_turns(response)
 

@@ -116,7 +116,7 @@ class Publishers:
             await self._publish_part(command)
             return
         cut = parts_of(command.entries, command.num_entries, most, filtered=is_filtered)
-        parts = [part async for part in in_turns(cut, 1)]  # before one of them is stored
+        parts = [part async for part in in_turns(cut)]  # before one of them is stored
         is_sound = True
         for entries, count in parts:
             await trio.lowlevel.checkpoint()

@@ -37,7 +37,6 @@ FETCH_SECONDS = 5.0  # that the tier may take: other commands of the connection 
 _NO_CHUNK = -1
 _MOST_FILTERS = 1000  # chunks whose filters are looked at
 _MILLION = 1_000_000
-_NAMES_A_TURN = 100  # a frame holds 100,000 of them
 
 
 class Streams:
@@ -127,7 +126,7 @@ class Streams:
         try:
             self._require_any(super_stream)
             found = partitions_of(self._context.host.super_streams.find(super_stream))
-            async for name in in_turns(found, _NAMES_A_TURN):
+            async for name in in_turns(found):
                 self._require_any(name)
             streams = tuple(found)
         except Refused as refused:
@@ -158,7 +157,7 @@ class Streams:
 
     async def _metadata(self, command: c.Metadata) -> None:
         streams = []
-        async for name in in_turns(dict.fromkeys(map(as_sent, command.streams)), _NAMES_A_TURN):
+        async for name in in_turns(dict.fromkeys(map(as_sent, command.streams))):
             code = self._code(name)
             streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
         brokers = (BrokerAddress(0, *self._context.address),)
@@ -207,7 +206,7 @@ class Streams:
         asked = dict.fromkeys(map(as_sent, command.streams))
         streams = [
             await self._describe(name, looks_at_keys=len(command.streams) == 1)
-            async for name in in_turns(asked or host.names(), _NAMES_A_TURN)
+            async for name in in_turns(asked or host.names())
             if asked or rights.allows(Right.READ, name)
         ]
         answer = c.DescribeStreamsResponse(command.correlation_id, OK, tuple(streams))
