@@ -3,13 +3,21 @@
 The fields are RabbitMQ's where it has them. Tests compare them with the rows that a server sends.
 """
 
+import inspect
+import re
+from typing import Any
+
+import msgspec
+
 from streamd.http_api.description import Schema
 from streamd.operations.tier_reports import (
     MOST_SECONDS,
-    MOST_TOLD,
     UPLOAD_SECONDS,
-    Kind,
-    TierState,
+    Collected,
+    StreamTier,
+    TierStatus,
+    Uploaded,
+    Verification,
 )
 
 TEXT: Schema = {"type": "string"}
@@ -61,14 +69,38 @@ def body(*needed: str, **fields: Schema) -> Schema:
     return {"type": "object", "properties": fields, **required}
 
 
-_WAITING = about(
-    {"type": ["number", "null"]}, "Since the oldest of those was full; null when none waits."
-)
-_LOOKED = about(
-    {"type": ["number", "null"]},
-    "Of a read-only server: seconds since it was known what the tier has; null of one that writes.",
-)
-_BY_KIND = row(**{str(kind): NUMBER for kind in Kind})
+def of(kind: type) -> Schema:
+    """A record as it is sent, with what its docstring says of its attributes."""
+    said = _attributes(inspect.getdoc(kind) or "")
+    found = msgspec.json.schema(kind, schema_hook=lambda _: ANYTHING)
+    named = {f"#/$defs/{name}": schema for name, schema in found.pop("$defs", {}).items()}
+    schema = named.get(found.get("$ref", ""), found)
+
+    def plain(field: Any) -> Any:  # noqa: ANN401 - a part of a schema
+        if isinstance(field, list):
+            return [plain(item) for item in field]
+        if not isinstance(field, dict):
+            return field
+        if "$ref" in field:
+            return plain(named[field["$ref"]])
+        left_out = ("title", "default", "description")
+        return {key: plain(value) for key, value in field.items() if key not in left_out}
+
+    fields = {name: plain(field) for name, field in schema["properties"].items()}
+    return row(**{n: about(f, said[n]) if n in said else f for n, f in fields.items()})
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """What a docstring says of each attribute; one line may be about several."""
+    _, _, block = text.partition("Attributes:\n")
+    found: dict[str, str] = {}
+    for item in re.split(r"\n    (?=\S)", "\n" + block.split("\n\n")[0]):
+        names, _, what = item.partition(": ")
+        words = " ".join(what.split()).replace("None", "null")
+        found |= {name: f"{words[:1].upper()}{words[1:]}" for name in names.split(", ")}
+    return found
+
+
 _COUNTS = {
     "messages": number("Messages."),
     "messages_ready": number("The same."),
@@ -327,80 +359,17 @@ SCHEMAS: dict[str, Schema] = {
         consumer_details=about(some("QueueConsumer"), "In the answer for a single stream."),
     ),
     "DeclaredStream": row(**_QUEUE),
-    "Tier": row(
-        url=text("Of the store, as in the setting `tier`."),
-        state=about({"enum": [str(state) for state in TierState]}, "`off` without a tier."),
-        sentence=text("What is wrong and what to do; empty when nothing is."),
-        epoch=number("Of this start of the server."),
-        writer=text("This server, as the manifests name it."),
-        num_streams=number("That are in the tier, or are to be."),
-        bytes_local=number("Of segment files on the disk, of those streams."),
-        bytes_remote=number("Of segments in the tier."),
-        bytes_waiting=number("Of full segments that are not in the tier yet."),
-        oldest_waiting_seconds=_WAITING,
-        upload_rate=about(
-            {"type": ["number", "null"]},
-            "Bytes a second that were uploaded lately; null as long as nothing was.",
-        ),
-        upload_seconds=about(
-            {"type": ["number", "null"]},
-            "Until what waits is uploaded at that rate; null when nothing waits.",
-        ),
-        cache_bytes=number("Of what was fetched and is on the disk."),
-        requests=about(_BY_KIND, "To the store since the start, by kind."),
-        transferred=about(_BY_KIND, "Bytes of them: got, or put."),
-        errors=number("Requests that failed, since the start."),
-        looked_seconds=_LOOKED,
-    ),
-    "StreamTier": row(
-        name=TEXT,
-        vhost=TEXT,
-        bytes_local=number("On the disk, the newest segment as well."),
-        segments_local=NUMBER,
-        bytes_remote=number("In the tier; what is in both counts in both."),
-        segments_remote=NUMBER,
-        bytes_waiting=number("Of full segments that are not in the tier yet."),
-        segments_waiting=NUMBER,
-        oldest_waiting_seconds=_WAITING,
-        sentence=text("What is wrong and what to do; empty when nothing is."),
-        looked_seconds=_LOOKED,
-    ),
-    "TierVerification": row(
-        num_objects=number("That were looked at."),
-        num_bytes=number("That were read."),
-        num_faults=NUMBER,
-        faults=about(
-            {"type": "array", "items": row(key=TEXT, sentence=TEXT)}, f"The first {MOST_TOLD:,}."
-        ),
-    ),
+    "Tier": of(TierStatus),
+    "StreamTier": of(StreamTier),
+    "TierVerification": of(Verification),
     "NewCollection": body(dry_run=flag("Remove nothing, show what would be.")),
-    "TierCollection": row(
-        num_orphans=NUMBER,
-        num_bytes=number("Of all of them."),
-        is_removed=flag("They are gone; not after a dry run."),
-        orphans=about(
-            {"type": "array", "items": row(key=TEXT, size=NUMBER)}, f"The first {MOST_TOLD:,}."
-        ),
-    ),
+    "TierCollection": of(Collected),
     "NewUpload": body(
         timeout_seconds=number(
             f"That it may take, {UPLOAD_SECONDS} by default, at most {MOST_SECONDS}."
         )
     ),
-    "TierUpload": row(
-        num_streams=number("That are in the tier as they were when it was asked for."),
-        num_bytes=number("That were uploaded of all of them meanwhile."),
-        num_outside=number("Streams that are not to be in the tier, when all were asked for."),
-        streams={
-            "type": "array",
-            "items": row(
-                name=TEXT,
-                vhost=TEXT,
-                num_bytes=number("Of segments, with their indexes, that were uploaded meanwhile."),
-                next_offset=number("Behind the last message that is stored."),
-            ),
-        },
-    ),
+    "TierUpload": of(Uploaded),
     "SuperStream": row(
         name=TEXT,
         vhost=TEXT,

@@ -51,7 +51,7 @@ class TierStatus:
 
     Attributes:
         url: of the store, as in the setting `tier`.
-        state: see TierState.
+        state: ok, behind, away, fenced, no compare-and-set; off without a tier.
         sentence: what is wrong and what to do; empty when nothing is.
         epoch: of this start of the server; it grows with each.
         writer: the identity of this server, which is in the manifests that it writes.
@@ -96,7 +96,7 @@ class StreamTier:
     """One stream and the tier.
 
     Attributes:
-        name, vhost: which stream.
+        name, vhost: which stream it is.
         bytes_local, segments_local: on the disk, the newest segment as well.
         bytes_remote, segments_remote: in the tier; what is in both counts in both.
         bytes_waiting, segments_waiting: full segments that are not in the tier yet.
@@ -134,7 +134,7 @@ class Verification:
         num_objects: that were looked at.
         num_bytes: that were read.
         num_faults: all of them.
-        faults: the first MOST_TOLD.
+        faults: the first 500.
     """
 
     num_objects: int
@@ -159,7 +159,7 @@ class Collected:
         num_orphans: all of them.
         num_bytes: of all.
         is_removed: they are gone; otherwise they were only looked for.
-        orphans: the first MOST_TOLD.
+        orphans: the first 500.
     """
 
     num_orphans: int
