@@ -8,7 +8,7 @@ has ended its half, the other one is told, and may go on with its own.
 
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from functools import partial
 from math import inf
 
@@ -167,16 +167,17 @@ class _Door:
 
 async def relay(client: Transport, engine: Transport) -> None:
     """Serve a client until one of both has gone, or both have ended; both are closed on return."""
+    outward = Outward()
     try:
         async with trio.open_nursery() as nursery:
 
             async def answer() -> None:
-                await _carry(engine, client, Outward().take)
+                await _carry(engine, client, outward)
                 # The engine is done with it: what the client still says reaches nobody.
                 nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
 
             nursery.start_soon(answer)
-            await _carry(client, engine, Inward().take)
+            await _carry(client, engine, Inward(outward.delivered))
     except* TransportClosed:
         pass
     finally:
@@ -184,12 +185,12 @@ async def relay(client: Transport, engine: Transport) -> None:
         engine.close()
 
 
-async def _carry(
-    source: Transport, target: Transport, take: Callable[[bytes], Iterator[bytes]]
-) -> None:
+async def _carry(source: Transport, target: Transport, way: Inward | Outward) -> None:
     while data := await source.receive():
-        for number, piece in enumerate(take(data)):
+        for number, piece in enumerate(way.take(data)):
             if number:
                 await trio.lowlevel.checkpoint()
             await target.send(piece)
+        if way.pause:
+            await trio.sleep(way.pause)
     target.end_sending()

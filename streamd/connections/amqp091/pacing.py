@@ -4,16 +4,16 @@ A client that acknowledges message by message costs a turn of the event loop for
 messages a call of the system for each. While it has plenty left to deal with, nothing is lost by
 taking several together: acknowledgements are read a moment later, and messages that its credit
 allows are sent a moment later. Clients with little left, and those that publish, never wait.
+Where a door is between, acknowledgements gather there (wire/amqp091/relay.py).
 """
 
 from typing import Protocol
 
-PLENTY_UNACKED = 128  # messages of a channel: below that its acknowledgements are read at once
+from streamd.wire.amqp091.pacing import ack_pause
+
 PLENTY_PREFETCH = 64  # of a consumer: below that its messages are sent at once
 DELAY_SECONDS = 0.002  # before messages that gather are sent
 _FULL_SHARE = 8  # no waiting once this part of the prefetch may be sent
-_SECONDS_EACH = 1e-5  # that any client takes for a message
-_MAX_PAUSE_SECONDS = 0.005
 
 
 class Paced(Protocol):
@@ -48,10 +48,7 @@ class AckPacer:
         channel, self._last_acked = self._last_acked, None
         if channel is None or self._has_published:
             return 0.0
-        count = channel.num_unacked
-        if count < PLENTY_UNACKED or not channel.is_busy:
-            return 0.0
-        return min(count * _SECONDS_EACH, _MAX_PAUSE_SECONDS)
+        return ack_pause(channel.num_unacked) if channel.is_busy else 0.0
 
 
 def may_gather(credit: int, prefetch: int) -> bool:

@@ -117,7 +117,6 @@ class Session:
     def _settle_run(self, acks: Acks) -> int:
         channel = self._channels.get(acks.channel)
         if channel is not None:  # else the server has closed it
-            self._pacer.acked(channel)
             try:
                 channel.settle_run(acks.method.delivery_tag, acks.number)
             except Fault as fault:

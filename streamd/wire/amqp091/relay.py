@@ -9,7 +9,7 @@ has not arrived as a whole, all frames go as they are.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from streamd.wire.amqp091 import methods as m
@@ -36,6 +36,7 @@ from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.errors import Fault
 from streamd.wire.amqp091.messages.from_amqp10 import delivered
 from streamd.wire.amqp091.messages.to_amqp10 import stored_body, stored_head
+from streamd.wire.amqp091.pacing import ack_pause
 
 _PUBLISH = struct.pack(">HH", *m.IDS[m.BasicPublish])
 _ACK = struct.pack(">HH", *m.IDS[m.BasicAck])
@@ -68,9 +69,20 @@ class _Found(NamedTuple):
 
 
 class Inward:
-    """From a client to the engine."""
+    """From a client to the engine.
 
-    def __init__(self) -> None:
+    Args:
+        delivered: by channel, the tag of the last message that went to the client.
+
+    Attributes:
+        pause: seconds to wait before more is taken, so that acknowledgements gather.
+    """
+
+    def __init__(self, delivered: Mapping[int, int]) -> None:
+        self.pause = 0.0
+        self._delivered = delivered
+        self._last_acked = 0, 0  # channel and tag
+        self._has_published = False
         self._kept = b""  # the beginning of a frame
         self._passing = len(PROTOCOL_HEADER)  # bytes that go as they are
         self._frame_max = LOGIN_FRAME_MAX
@@ -111,6 +123,9 @@ class Inward:
         if begin < at:
             yield buffer[begin:at]
         yield from self._end_run()
+        (channel, tag), self._last_acked = self._last_acked, (0, 0)
+        waits = tag and not self._has_published
+        self.pause = ack_pause(self._delivered.get(channel, 0) - tag) if waits else 0.0
 
     def _gather(self, message: Stored | None) -> None:
         if message is not None:
@@ -118,6 +133,7 @@ class Inward:
             self._run_bytes += len(message.raw)
         else:
             channel, tag = self._place
+            self._last_acked = channel, int(tag)
             self._num_acks, self._place = self._num_acks + 1, (channel, int(tag) + 1)
 
     def _end_run(self) -> Iterator[bytes]:
@@ -144,6 +160,7 @@ class Inward:
             return _Found(end, place=None if is_multiple else (number, tag))
         if payload[:4] != _PUBLISH:
             return _Found(end)
+        self._has_published = True
         content = decode_whole_content(buffer, end, number, self._frame_max)
         if content is None:
             return _Found(end)
@@ -176,9 +193,17 @@ def _converted(publish: bytes, content: WholeContent) -> tuple[Stored | None, in
 
 
 class Outward:
-    """From the engine to a client."""
+    """From the engine to a client.
+
+    Attributes:
+        pause: as for Inward: none.
+        delivered: as for Inward.
+    """
+
+    pause = 0.0
 
     def __init__(self) -> None:
+        self.delivered: dict[int, int] = {}
         self._kept: list[bytes] = []  # the beginning of a frame
         self._missing = 0  # bytes of it without which nothing can be done
         self._passing = 0  # bytes that go as they are
@@ -230,6 +255,7 @@ class Outward:
                 self._writers.clear()
             writer = DeliverWriter(channel, batch.tag, batch.queue, batch.frame_max)
             self._writers[place] = writer
+        self.delivered[channel] = batch.delivery_tag + len(batch.messages) - 1
         frames: list[bytes] = []
         units = size = 0
         for number, (offset, raw) in enumerate(batch.messages, batch.delivery_tag):

@@ -146,7 +146,7 @@ def _stored(content: Content) -> Any:
 
 
 def through(data: Iterable[bytes]) -> list[bytes]:
-    inward = Inward()
+    inward = Inward({})
     return [piece for part in data for piece in inward.take(part)]
 
 
@@ -208,7 +208,7 @@ def test_what_a_broken_door_sends_is_no_run(noise: bytes, at: int, more: int) ->
 def test_most_messages_come_in_runs_with_what_the_engine_may_need() -> None:
     connection = Connection(is_relayed=True)
     (login, data) = opened(b""), published(b"x") * 700 + published(b"y", exchange="x") * 2
-    inward = Inward()
+    inward = Inward({})
     for piece in (*inward.take(login), *inward.take(data)):
         connection.receive_data(piece)
     runs = [event for event in connection.events() if isinstance(event, Run)]
