@@ -35,7 +35,8 @@ from segments.keys import forms_of_key, key_prints
 from segments.log import Log
 from segments.message import Message
 from segments.policy import LogPolicy
-from segments.search import Search, SearchRequest, run
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run
 from segments.segment import KEYS_SUFFIX, SEGMENT_SUFFIX, Segment
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.codec import encode

@@ -4,37 +4,3 @@ A search is exact: an index or a filter only rules chunks out, each message that
 tested. It goes on where it was cut, by a token, and as of the moment at which it began. Synchronous
 and in short steps; see search.py.
 """
-
-from segments.search.page import (
-    Cut,
-    FoundMessage,
-    KeysUnknown,
-    Limits,
-    LookedAt,
-    Missing,
-    Page,
-    Steps,
-    StreamIsGone,
-    TooLarge,
-)
-from segments.search.request import BadSearch, SearchRequest
-from segments.search.search import Search, run
-from segments.search.token import BadToken
-
-__all__ = [
-    "BadSearch",
-    "BadToken",
-    "Cut",
-    "FoundMessage",
-    "KeysUnknown",
-    "Limits",
-    "LookedAt",
-    "Missing",
-    "Page",
-    "Search",
-    "SearchRequest",
-    "Steps",
-    "StreamIsGone",
-    "TooLarge",
-    "run",
-]

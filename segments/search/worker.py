@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, Union
 import msgspec
 
 from segments.disk import File, OsFile
-from segments.search.handed import conduct
 from segments.search.handing import (
     Failed,
     Fetched,
@@ -82,6 +81,8 @@ def work(message: bytes, ask: Callable[[bytes], tuple[bytes, list[int]]]) -> byt
 
     def asked(question: Question) -> Any:  # noqa: ANN401 - of many kinds
         return _told(*ask(encoder.encode(question)))
+
+    from segments.search.handed import conduct  # noqa: PLC0415 - the owner does without
 
     steps = conduct(_told(message, []), asked, time.monotonic)
     answer: Any = None

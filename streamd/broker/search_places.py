@@ -6,7 +6,6 @@ from typing import Protocol
 
 import trio
 
-from segments.search.handed import conduct
 from segments.search.handing import Failed, Fetched, Found, Job, Outcome, Patient, close
 from segments.search.worker import decode, encode
 from streamd.broker.search_session import Session
@@ -48,6 +47,8 @@ class InTurns:
 
     async def page(self, job: Job, session: Session) -> Outcome:
         """See Place."""
+        from segments.search.handed import conduct  # noqa: PLC0415 - elsewhere as a rule
+
         answer: Fetched | None = None
         with closing(conduct(job, session.now, trio.current_time)) as steps:
             while True:

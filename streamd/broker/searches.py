@@ -13,8 +13,8 @@ import mmh3
 import trio
 
 from segments import Log, StorageError
-from segments.search import Limits, Page
 from segments.search.handing import Failed, Job, Notes
+from segments.search.page import Limits, Page
 from streamd.broker.catalog.writer import Check
 from streamd.broker.search_places import Place
 from streamd.broker.search_session import FETCH_SECONDS, Session

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from segments.message import MessageView
 from segments.message_json import message_json
-from segments.search import FoundMessage
+from segments.search.page import FoundMessage
 from streamd.http_api.messages import encoded_in_pieces
 
 MAX_MESSAGES = 100_000

@@ -16,7 +16,7 @@ from segments.amqp10 import Value, decode_value
 from segments.errors import FormatError
 from segments.message import MessageView, Properties, walk_sections
 from segments.message_json import plain_value
-from segments.search import FoundMessage
+from segments.search.page import FoundMessage
 from segments.selector import parse_property, property_value_reader
 from streamd.http_api.messages import encoded_in_pieces
 

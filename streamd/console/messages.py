@@ -23,7 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from segments.message import MessageView
 from segments.message_json import plain_value
-from segments.search import FoundMessage, SearchRequest
+from segments.search.page import FoundMessage
+from segments.search.request import SearchRequest
 from segments.segment import MAX_OFFSET
 from segments.words import whole_number
 from streamd.console import downloads

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from segments.search import LookedAt, SearchRequest
+from segments.search.page import LookedAt
+from segments.search.request import SearchRequest
 from segments.selector import Pushdown
 from segments.words import plural, whole_number
 from streamd.console.words import size

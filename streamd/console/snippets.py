@@ -11,7 +11,7 @@ import shlex
 from typing import NamedTuple
 from urllib.parse import quote
 
-from segments.search import SearchRequest
+from segments.search.request import SearchRequest
 from segments.selector import SelectorError, parse_property, parse_selector, parse_tags
 from segments.selector.nodes import Tags
 from segments.selector.pushdown import MAX_VALUES

@@ -5,7 +5,7 @@ import logging
 from segments import Log, SegmentsError
 from segments.chunk_search import chunk_holding
 from segments.codec import ChunkHeader
-from segments.search import Page
+from segments.search.page import Page
 from segments.segment import read_header
 from streamd.engine.engine import Call, Handlers, Parts
 from streamd.operations import searching as s

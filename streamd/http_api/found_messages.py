@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from segments.message import MessageView
 from segments.message_json import message_json
-from segments.search import FoundMessage
+from segments.search.page import FoundMessage
 from segments.search.request import MAX_LIMIT
 from segments.selector import Dialect
 from streamd.http_api.caller import visitor_of

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from segments.search import BadSearch, SearchRequest
-from segments.search.request import MAX_LIMIT
+from segments.search.request import MAX_LIMIT, BadSearch, SearchRequest
 from segments.segment import MAX_OFFSET
 from segments.selector import (
     TAGS,

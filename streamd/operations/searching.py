@@ -3,7 +3,7 @@
 import msgspec
 
 from segments.codec import ChunkHeader
-from segments.search import FoundMessage, LookedAt
+from segments.search.page import FoundMessage, LookedAt
 from streamd.operations.declaration import Allowed, OfStream
 from streamd.operations.rights import Right
 from streamd.operations.streams import Offset

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message as HttpMessage
 
 from segments.message import Message
-from segments.search import FoundMessage
+from segments.search.page import FoundMessage
 from streamd.console import message_view
 from streamd.console.downloads import csv_row, json_line
 from streamd.console.forms import read_form

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 from starlette.types import ASGIApp
 
 from segments.message import Message, Properties
-from segments.search import FoundMessage
+from segments.search.page import FoundMessage
 from streamd.broker import searches
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.search_places import InTurns

@@ -16,7 +16,8 @@ from segments.derived.key_files import KeyJob, make_table
 from segments.derived.key_worker import Answer
 from segments.flush import Flush
 from segments.message import Message
-from segments.search import Search, SearchRequest, run
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.key_upkeep import Progress
 from streamd.broker.streams.publication import PendingEntries

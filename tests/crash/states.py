@@ -24,8 +24,9 @@ from segments.derived.key_files import keys_of, make_table
 from segments.derived.key_schedule import adopt, next_task, tidy_up
 from segments.gaps import OFFSET_GAP
 from segments.keys import KeyReader, key_prints
-from segments.search import BadToken, SearchRequest, run as run_search
-from segments.search.token import read_token
+from segments.search.request import SearchRequest
+from segments.search.search import run as run_search
+from segments.search.token import BadToken, read_token
 from segments.segment import walk_headers
 from segments.verify import verify
 from streamd.broker.streams.flusher import FlushMode

@@ -20,8 +20,8 @@ from segments.property_keys import (
     plain_key,
     told,
 )
-from segments.search import SearchRequest
 from segments.search.chunk_screen import ChunkTest
+from segments.search.request import SearchRequest
 from segments.selector import parse_sql
 from tests.support.disk import FaultyDisk
 

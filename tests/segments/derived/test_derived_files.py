@@ -19,7 +19,8 @@ from segments.derived.filter_files import load, load_or_build
 from segments.errors import FormatError, UndecidedError
 from segments.filter_index import FilterFile
 from segments.message import Message
-from segments.search import Search, SearchRequest, run as search_all
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run as search_all
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX
 from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.support.disk import FaultyDisk, Inode

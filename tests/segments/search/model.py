@@ -18,9 +18,11 @@ from segments.compression import GZIP, pack
 from segments.derived.filter_files import load_or_build
 from segments.derived.key_files import keys_of
 from segments.message import Message, MessageView, Properties
-from segments.search import FoundMessage, Limits, Page, Search, SearchRequest
 from segments.search.handed import conduct
 from segments.search.handing import Fetched, Files, Found, Handing, Job, Prompt, Some
+from segments.search.page import FoundMessage, Limits, Page
+from segments.search.request import SearchRequest
+from segments.search.search import Search
 from segments.search.worker import decode, encode, encoder
 from segments.selector import filter_value_of, parse_property
 from tests.support.disk import FaultyDisk

@@ -11,18 +11,10 @@ from hypothesis import given, settings, strategies as st
 from segments.derived.key_files import keys_of
 from segments.log import Log
 from segments.message import Message
-from segments.search import (
-    KeysUnknown,
-    Limits,
-    Missing,
-    Page,
-    Search,
-    SearchRequest,
-    message_matcher,
-    message_search,
-    search,
-    span_reader,
-)
+from segments.search import message_matcher, message_search, search, span_reader
+from segments.search.page import KeysUnknown, Limits, Missing, Page
+from segments.search.request import SearchRequest
+from segments.search.search import Search
 from segments.store.cache import ColdError, Range, TierCache
 from segments.store.object_store import ObjectStore
 from tests.segments.derived.test_key_files import index_keys, small_tables

@@ -14,7 +14,9 @@ from segments import Log, LogPolicy, StorageError
 from segments.keys import key_prints
 from segments.keys.forms import TEXT, seed_of
 from segments.message import Message, Properties
-from segments.search import Cut, Search, SearchRequest, run
+from segments.search.page import Cut
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run
 from segments.segment import parse_name
 from segments.selector import parse_tags
 from tests.segments.derived.test_key_files import index_keys, small_tables

@@ -14,19 +14,12 @@ from segments.derived.key_files import keys_of
 from segments.keys import forms_of_key, index, key_prints
 from segments.keys.forms import KeyReader
 from segments.message import Message
-from segments.search import (
-    BadSearch,
-    BadToken,
-    Cut,
-    Limits,
-    Search,
-    SearchRequest,
-    TooLarge,
-    run,
-)
 from segments.search.chunk_screen import ChunkTest
 from segments.search.key_screen import key_screen
-from segments.search.request import MAX_KEYS, MAX_PROPERTIES
+from segments.search.page import Cut, Limits, TooLarge
+from segments.search.request import MAX_KEYS, MAX_PROPERTIES, BadSearch, SearchRequest
+from segments.search.search import Search, run
+from segments.search.token import BadToken
 from segments.segment import INDEX_SUFFIX
 from segments.selector import Dialect, parse_property, parse_sql
 from tests.segments.derived.test_key_files import index_keys, small_tables

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from segments.derived.key_files import keys_of
 from segments.log import Log
 from segments.policy import LogPolicy
-from segments.search import FoundMessage, Limits, SearchRequest, StreamIsGone
 from segments.search.handed import HandedLog, conduct
 from segments.search.handing import (
     Failed,
@@ -26,6 +25,8 @@ from segments.search.handing import (
     Some,
     close,
 )
+from segments.search.page import FoundMessage, Limits, StreamIsGone
+from segments.search.request import SearchRequest
 from segments.segment import SEGMENT_SUFFIX
 from tests.segments.derived.test_key_files import index_keys
 from tests.segments.search.model import IDENTITY, START_MS, index_all, pages

@@ -8,17 +8,10 @@ from hypothesis import given, settings, strategies as st
 
 from segments.log import Log
 from segments.message import Message
-from segments.search import (
-    Cut,
-    Limits,
-    Search,
-    SearchRequest,
-    message_matcher,
-    message_search,
-    run,
-    search,
-    span_reader,
-)
+from segments.search import message_matcher, message_search, search, span_reader
+from segments.search.page import Cut, Limits
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run
 from segments.selector import parse_sql, parse_tags
 from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
