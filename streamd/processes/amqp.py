@@ -25,8 +25,8 @@ from streamd.wire.amqp091.relay import Inward, Outward
 
 logger = logging.getLogger(__name__)
 
+WAIT_SECONDS, _MOST_WAITS = 0.000_2, 100  # for each connection, before one more is accepted
 _MOMENT = 0.001  # seconds
-_WAIT_SECONDS, _MOST_WAITS = 0.000_2, 100  # for each connection, before one more is accepted
 _MOST_HANDSHAKES = 1_000  # in progress: with one more, the oldest is given up
 
 
@@ -96,7 +96,7 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
             began = trio.current_time()
             await trio.lowlevel.wait_readable(self._socket)
             if trio.current_time() - began > _MOMENT:
-                await trio.sleep(min(len(self._connections), _MOST_WAITS) * _WAIT_SECONDS)
+                await trio.sleep(min(len(self._connections), _MOST_WAITS) * WAIT_SECONDS)
             with trio.move_on_after(_MOMENT):  # another process may have been quicker
                 return await self._listener.accept()
 

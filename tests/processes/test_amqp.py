@@ -6,8 +6,8 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -18,7 +18,7 @@ import trio
 
 from clients import connect
 from streamd.config import Config
-from streamd.net.links import given
+from streamd.net.links import LinkTransport, given
 from streamd.processes import amqp, parent
 from streamd.processes.control import pair
 from streamd.wire.amqp091 import methods as m
@@ -203,19 +203,72 @@ def test_connections_are_listed_with_where_their_clients_are(tmp_path: Path) -> 
         server.end()
 
 
+@asynccontextmanager
+async def a_door(nursery: trio.Nursery, bound: socket.socket) -> AsyncIterator[socket.socket]:
+    """A door in this process, until the block ends; what it is given is the engine's end."""
+    control, doors_control = pair()
+    way, doors_way = socket.socketpair()
+    with control, doors_control, doors_way, bound.dup() as own:
+        for end in (way, doors_control):
+            end.setblocking(False)
+        over = trio.Event()
+
+        async def serve() -> None:
+            await amqp.serve_amqp(Config(), {"amqp_port": [own]}, doors_control, doors_way)
+            over.set()
+
+        nursery.start_soon(serve)
+        with way:
+            yield way
+        await over.wait()  # there is no engine any more
+
+
+async def test_the_door_with_the_fewest_connections_takes_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(amqp, "WAIT_SECONDS", 0.1)
+    taken: list[LinkTransport] = []
+    shares = []
+
+    async def take(way: socket.socket) -> None:
+        async with aclosing(given(way, None)) as clients:
+            async for client in clients:
+                taken.append(client)
+                shares.append(way)
+
+    with ExitStack() as clients, socket.create_server(("127.0.0.1", 0)) as bound:
+
+        async def enter(count: int) -> None:
+            for number in range(len(taken), len(taken) + count):
+                clients.enter_context(socket.create_connection(bound.getsockname()))
+                with trio.fail_after(PATIENCE_SECONDS):
+                    while len(taken) == number:
+                        await trio.sleep(0.01)
+
+        async with (
+            trio.open_nursery() as nursery,
+            a_door(nursery, bound) as one,
+            trio.open_nursery() as taking,
+        ):
+            taking.start_soon(take, one)
+            await enter(3)
+            async with a_door(nursery, bound) as other:
+                taking.start_soon(take, other)
+                await trio.sleep(0.01)
+                await enter(2)
+                taking.cancel_scope.cancel()
+    assert shares == [one, one, one, other, other]
+    for client in taken:
+        client.close()
+
+
 async def test_a_connection_that_the_engine_has_ended_ends_though_its_client_reads_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("CHECK_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(amqp, name, 0.01)
-    control, doors_control = pair()
-    way, doors_way = socket.socketpair()
-    way.setblocking(False)
-    doors_control.setblocking(False)
-    with control, doors_control, way, doors_way, socket.create_server(("127.0.0.1", 0)) as bound:
-        async with trio.open_nursery() as nursery:
-            ports = {"amqp_port": [bound.dup()]}
-            nursery.start_soon(amqp.serve_amqp, Config(), ports, doors_control, doors_way)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        async with trio.open_nursery() as nursery, a_door(nursery, bound) as way:
             with socket.create_connection(bound.getsockname()) as client:
                 async with aclosing(given(way, None)) as clients:
                     engine = await anext(clients)
@@ -229,4 +282,3 @@ async def test_a_connection_that_the_engine_has_ended_ends_though_its_client_rea
                 await trio.sleep(0.1)
                 received = await trio.to_thread.run_sync(read_all, client)
                 assert 0 < len(received) < sent, "the rest was given up"
-            way.close()  # nor is there an engine any more
