@@ -21,6 +21,7 @@ from streamd.auth.users import Rights
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.connections.stream.management import Management
+from streamd.engine import Caller
 from streamd.operations.rights import Right
 from streamd.operations.routing import Binding, ExchangeRow, ExchangeType
 from streamd.wire.amqp091 import methods as m
@@ -437,7 +438,7 @@ async def test_a_user_made_again_is_another_user(tmp_path: Path) -> None:
         assert Rights(directory, new, "/").allows(Right.READ, "s")
         assert not rights.allows(Right.READ, "s")
         assert not rights.may_enter
-        assert not rights.is_administrator
+        assert not Caller(directory, old).is_administrator
 
 
 async def test_a_login_is_over_when_its_user_is_made_again(tmp_path: Path) -> None:
