@@ -19,7 +19,7 @@ import trio
 from clients import connect
 from streamd.config import Config
 from streamd.net.links import LinkTransport, given
-from streamd.processes import amqp, parent
+from streamd.processes import amqp
 from streamd.processes.control import pair
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import (
@@ -29,6 +29,7 @@ from streamd.wire.amqp091.codec import (
     encode_method,
     method_frame,
 )
+from tests.processes.impatient import MODULE
 from tests.processes.test_processes import children, eventually, is_running
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
 
@@ -52,6 +53,15 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     finally:
         process.end()
     assert "Traceback" not in process.log.read_text()
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", "--amqp-processes", "2", module=MODULE).start()
+    try:
+        yield process
+    finally:
+        process.end()
 
 
 class Publisher:
@@ -165,15 +175,15 @@ async def test_what_was_confirmed_is_there_when_all_were_killed(server: ServerPr
     await check(server, publisher, "s")
 
 
-@pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
-def test_a_door_that_does_not_answer_is_ended(server: ServerProcess) -> None:
+def test_a_door_that_does_not_answer_is_ended(impatient: ServerProcess) -> None:
+    server = impatient
     engine, one, two = children(server.pid)
     os.kill(one, signal.SIGSTOP)
     declare(server, "s")  # the other one takes whoever comes
     eventually(lambda: one not in children(server.pid))
     eventually(lambda: len(children(server.pid)) == 3)
     assert {engine, two} < set(children(server.pid))
-    assert "the process for AMQP 1 has not answered for 10 s" in server.log.read_text()
+    assert "the process for AMQP 1 has not answered for 3 s" in server.log.read_text()
 
 
 def test_clients_are_told_that_the_server_stops(server: ServerProcess) -> None:

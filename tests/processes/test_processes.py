@@ -15,6 +15,7 @@ import pytest
 
 from clients import connect
 from streamd.processes import parent
+from tests.processes.impatient import MODULE, SECONDS
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
@@ -52,6 +53,15 @@ def eventually(look: object) -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(tmp_path / "data", "--metrics-port", "0").start()
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "data", "--metrics-port", "0", module=MODULE).start()
     try:
         yield process
     finally:
@@ -132,25 +142,23 @@ def answers(server: ServerProcess) -> bool:
         return False
 
 
-@pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
-async def test_a_door_that_does_not_answer_is_ended(server: ServerProcess) -> None:
-    _, door = children(server.pid)
+async def test_a_door_that_does_not_answer_is_ended(impatient: ServerProcess) -> None:
+    _, door = children(impatient.pid)
     os.kill(door, signal.SIGSTOP)
-    await publish(server, 10)
-    assert told(server, "streamd_stored_messages_total") == 10
-    assert "has not answered for 10 s" in server.log.read_text()
+    await publish(impatient, 10)
+    assert told(impatient, "streamd_stored_messages_total") == 10
+    assert "has not answered for 3 s" in impatient.log.read_text()
 
 
-@pytest.mark.skipif(parent.SILENT_SECONDS > 30, reason="takes that long")
-def test_a_parent_that_stood_still_blames_no_door(server: ServerProcess) -> None:
-    found = children(server.pid)
-    server.signal(signal.SIGSTOP)
-    time.sleep(parent.SILENT_SECONDS + 1)
-    server.signal(signal.SIGCONT)
-    server.signal(signal.SIGHUP)  # it looks at once
+def test_a_parent_that_stood_still_blames_no_door(impatient: ServerProcess) -> None:
+    found = children(impatient.pid)
+    impatient.signal(signal.SIGSTOP)
+    time.sleep(SECONDS + 1)
+    impatient.signal(signal.SIGCONT)
+    impatient.signal(signal.SIGHUP)  # it looks at once
     time.sleep(parent.BEAT_SECONDS)
-    assert children(server.pid) == found
-    assert "not answered" not in server.log.read_text()
+    assert children(impatient.pid) == found
+    assert "not answered" not in impatient.log.read_text()
 
 
 def test_an_engine_that_can_be_told_nothing_more_hears_that_it_has_to_stop(
