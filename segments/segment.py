@@ -6,10 +6,10 @@ looks beyond it, so a failed append can be cut away while readers are at work, a
 can be held back from them until it is on the device.
 """
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from segments import codec
@@ -48,7 +48,7 @@ _NAME = re.compile(r"([0-9]{20})(\.segment|\.index|\.damage|\.filter|\.keys|\.be
 
 def file_path(folder: str, base_offset: int, suffix: str) -> str:
     """Path of one of a segment's files."""
-    return str(PurePath(folder, f"{base_offset:020d}{suffix}"))
+    return os.path.join(folder, f"{base_offset:020d}{suffix}")
 
 
 def parse_name(name: str) -> tuple[int, str] | None:

@@ -6,16 +6,12 @@ table has yet are looked at one by one. Both files are derived: where one is mis
 another content there is no index, and one is made anew (derived/key_files.py).
 """
 
-from collections.abc import Collection, Generator, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from segments.disk import Disk, Readable
 from segments.errors import SegmentsError, StorageError
 from segments.keys.table import KeyTable
-
-_STEP = 4_096  # ordinals in a step
-_A_LOOKUP = 128  # as long as so many of them take, where the file is in memory
 
 
 class Place(NamedTuple):
@@ -59,19 +55,13 @@ class KeyIndex:
 
     def chunks_with(self, prints: Collection[int]) -> Sequence[int] | None:
         """The ordinals of chunks that may have a key, in order; see `asked`."""
-        steps = self.asked([prints])
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return None if end.value is None else sorted(end.value)
+        found = self.asked([prints])
+        return None if found is None else sorted(found)
 
     def asked(
         self, keys: Sequence[Collection[int]], first: int = 0, last: int | None = None
-    ) -> Generator[None, None, dict[int, int] | None]:
+    ) -> dict[int, int] | None:
         """Which chunks may have which of some keys.
-
-        In steps of a millisecond or two: keys may be many, and stand in many chunks.
 
         Args:
             keys: the prints of each, see `key_prints`.
@@ -84,21 +74,16 @@ class KeyIndex:
         """
         last = self.num_chunks if last is None else min(last, self.num_chunks)
         found: dict[int, int] = {}
-        work = 0
         try:
             file = self._disk.open(self.path, writable=False)
             try:
                 for table in self.tables:
                     if table.head.first_chunk >= last or first >= table.head.end_chunk:
                         continue
-                    for bits, ordinals in _pieces(table, file, keys):
+                    for bits, ordinals in _found(table, file, keys):
                         for at in ordinals:
                             if first <= at < last:
                                 found[at] = found.get(at, 0) | bits
-                        work += _A_LOOKUP + len(ordinals)
-                        if work >= _STEP:
-                            work = 0
-                            yield
             finally:
                 file.close()
         except SegmentsError as error:
@@ -108,18 +93,11 @@ class KeyIndex:
         return found
 
 
-def _pieces(
+def _found(
     table: KeyTable, file: Readable, keys: Sequence[Collection[int]]
-) -> Iterator[tuple[int, Sequence[int]]]:
-    """Ordinals of chunks that may have some keys, a few at a time, and the bits of these keys."""
-    for start in range(0, len(table.uncertain), _STEP):
-        yield (1 << len(keys)) - 1, table.uncertain[start : start + _STEP]
+) -> Iterator[tuple[int, Iterable[int]]]:
+    """Ordinals of chunks that may have some keys, and the bits of these keys."""
+    yield (1 << len(keys)) - 1, table.uncertain
     for place, prints in enumerate(keys):
         for one in prints:
-            ordinals = table.chunks_with(file, one)
-            while piece := list(islice(ordinals, _STEP)):
-                yield 1 << place, piece
-                if len(piece) < _STEP:
-                    break
-            else:
-                yield 1 << place, ()
+            yield 1 << place, table.chunks_with(file, one)

@@ -5,18 +5,17 @@ that has the bytes of a cold segment that stay until more are asked for.
 """
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing, suppress
-from pathlib import PurePath
 from typing import Any
 
 from segments.codec import Damage
 from segments.derived.filter_files import load
 from segments.disk import File
-from segments.errors import FormatError, SegmentsError, StorageError
+from segments.errors import SegmentsError, StorageError
 from segments.keys.index import KeyIndex
-from segments.keys.table import KeyTable
 from segments.offset_lookup import segment_holding
 from segments.search.chunk_screen import ChunkTest
 from segments.search.handing import (
@@ -37,7 +36,6 @@ from segments.search.handing import (
     Prompt,
     Segments,
     Some,
-    Tables,
 )
 from segments.search.page import (
     Cut,
@@ -122,8 +120,7 @@ class _Disk(ReadOnlyDisk):
 
 def _named(path: str) -> tuple[int, str]:
     """First offset and suffix of a segment's file."""
-    name = PurePath(path).name
-    base, dot, suffix = name.partition(".")
+    base, dot, suffix = os.path.basename(path).partition(".")
     return int(base), dot + suffix
 
 
@@ -281,21 +278,11 @@ class HandedLog:
             with suppress(SegmentsError):  # it is made anew where that is asked for
                 segment.filters = load(segment)
         segment.key_state = KeyState.KNOWN if found.is_known else KeyState.UNKNOWN
-        segment.keys = self._keys(segment, found.tables)
-
-    def _keys(self, segment: Segment, tables: Tables | None) -> KeyIndex | None:
-        if tables is None:
-            return None
-        path = segment.path(tables.suffix)
-        try:
-            file = self._disk.open(path, writable=False)
-            found = [KeyTable(file, position) for position in tables.positions]
-        except FormatError as error:
-            self.notes.key_faults[segment.base_offset] = str(error)
-            return None
-        except StorageError:
-            return None
-        return KeyIndex(self._disk, path, found, tables.end, is_final=tables.is_final)
+        segment.keys = None
+        if found.tables is not None:
+            suffix, tables, end, is_final = found.tables
+            path = segment.path(suffix)
+            segment.keys = KeyIndex(self._disk, path, tables, end, is_final=is_final)
 
     # -- what takes its time
 

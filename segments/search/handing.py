@@ -22,6 +22,7 @@ from segments.errors import SegmentsError, StorageError
 from segments.filter_index import FilterIndex
 from segments.gaps import Gaps
 from segments.keys.index import KeyIndex, Place
+from segments.keys.table import KeyTable
 from segments.log import Log
 from segments.search.page import Limits, Page
 from segments.search.request import SearchRequest
@@ -146,7 +147,7 @@ class Tables(NamedTuple):
     """The key tables in a file, see KeyIndex."""
 
     suffix: str
-    positions: tuple[int, ...]
+    tables: tuple[KeyTable, ...]
     end: Place
     is_final: bool
 
@@ -384,6 +385,5 @@ def _tables(segment: Segment, files: dict[str, File]) -> Tables | None:
     suffix = KEYS_SUFFIX if index.is_final else GROWING_KEYS_SUFFIX
     with suppress(StorageError):
         files[suffix] = segment.disk.open(index.path, writable=False)
-        positions = tuple(table.position for table in index.tables)
-        return Tables(suffix, positions, index.end, index.is_final)
+        return Tables(suffix, index.tables, index.end, index.is_final)
     return None

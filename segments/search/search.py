@@ -17,14 +17,14 @@ An index file is derived, and may be wrong. A chunk that is not where it has it,
 where the next begins, is no reason to leave anything out: the headers of the segment are walked
 instead, and what cannot be read then is damage, which readers step over as well.
 
-`steps` yields often: None after a piece of work of some 0.3 ms, where nothing takes long by itself,
-so that it can be ended; `KeysUnknown` where a file is to be looked at, which `keys_of` would do as
-well; `Missing` where something of a cold segment has to be fetched: its indexes first, then the
-chunks that they leave, several at once. Between two steps
-the log may grow, lose segments, or be deleted; the segment that is searched is kept open.
+`steps` yields often: None after a piece of work of some 0.3 ms, or after the keys were looked up
+in a segment, so that it can be ended; `KeysUnknown` where a file is to be looked at, which
+`keys_of` would do as well; `Missing` where something of a cold segment has to be fetched: its
+indexes first, then the chunks that they leave, several at once. Between two steps the log may grow,
+lose segments, or be deleted; the segment that is searched is kept open.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Protocol
@@ -370,7 +370,7 @@ class Search:
         """Search the chunks of the segment that are left."""
         first, last = self._bounds(segment, table)
         reader = SpanReader(segment, file, table, self.looked_at)
-        held = yield from self._held(first, last, index)
+        held = self._held(first, last, index)
         blocks = self._blocks(first, last, index, held)
         for block in reversed(blocks) if self._request.newest else blocks:
             chosen = self._choose(segment, block)
@@ -468,16 +468,14 @@ class Search:
         self.looked_at.chunks_skipped_by_time += passed - (last - first)
         return first, last
 
-    def _held(
-        self, first: int, last: int, index: KeyIndex | None
-    ) -> Generator[None, None, dict[int, int] | None]:
+    def _held(self, first: int, last: int, index: KeyIndex | None) -> dict[int, int] | None:
         """Which chunks may have which keys, as far as the index goes; None where nobody knows.
 
         Numbers of chunks, and a bit for each key by its place in the request.
         """
         if index is None or first >= min(last, index.num_chunks):
             return None
-        return (yield from index.asked(self._test.prints(), first, last))
+        return index.asked(self._test.prints(), first, last)
 
     def _blocks(
         self, first: int, last: int, index: KeyIndex | None, held: dict[int, int] | None

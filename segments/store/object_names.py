@@ -20,7 +20,6 @@ VERSION = "v1"
 CLUSTER = f"{VERSION}/cluster"
 CATALOG_FOLDER = f"{VERSION}/catalog"
 MANIFEST_NAME = "manifest"
-TRACKING_SUFFIX = ".tracking"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
 _HASH_ROOM = 40  # of them, for a hash

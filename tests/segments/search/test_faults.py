@@ -10,14 +10,13 @@ from hypothesis import given, settings, strategies as st
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.compression import GZIP, pack
-from segments.derived.key_files import keys_of
-from segments.keys import forms_of_key, index, key_prints
+from segments.keys import forms_of_key
 from segments.keys.forms import KeyReader
 from segments.message import Message
 from segments.search.chunk_screen import ChunkTest
 from segments.search.key_screen import key_screen
 from segments.search.page import Cut, Limits, TooLarge
-from segments.search.request import MAX_KEYS, MAX_PROPERTIES, BadSearch, SearchRequest
+from segments.search.request import BadSearch, SearchRequest
 from segments.search.search import Search, run
 from segments.search.token import BadToken
 from segments.segment import INDEX_SUFFIX
@@ -428,23 +427,6 @@ def test_chunks_that_only_seem_to_be_of_a_filter_property_are_searched(size: int
     assert offsets(log, asked) == list(range(0, 1200, 40))
 
 
-def test_many_keys_are_looked_up_in_steps() -> None:
-    """As many as a request may have take tens of milliseconds, and a second on a cold disk."""
-    names = tuple(f"k{number}" for number in range(MAX_PROPERTIES))
-    policy = LogPolicy(max_segment_chunks=4, key_properties=names)
-    log = Log.open("s", policy, FaultyDisk())
-    for number in range(6):
-        properties = {name: f"{number}{name}" for name in names}
-        append(log, [Message(b"b", application_properties=properties).encode()])
-    index_keys(log)
-    keys = tuple(f"{number}k7" for number in range(MAX_KEYS))
-    search = Search(log, SearchRequest(keys=keys, properties=names), IDENTITY, START_MS)
-    steps = list(search.steps())
-    assert [m.offset for m in search.page.messages] == list(range(6))
-    assert search.looked_at.segments_indexed >= 1
-    assert len(steps) >= MAX_KEYS * MAX_PROPERTIES * index._A_LOOKUP // index._STEP
-
-
 @pytest.mark.parametrize(
     "changed", [{"offset": 100}, {"from_ms": START_MS + 50}, {"to_ms": START_MS + 50}]
 )
@@ -463,20 +445,6 @@ def test_a_wrong_index_file_is_made_anew(changed: dict[str, int]) -> None:
         index_file[8:] = bytes(len(sound) - 8)
         assert offsets(log, whole, after) == expected[1:]
         assert bytes(index_file) == sound
-
-
-def test_a_key_of_very_many_chunks_is_looked_up_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_STEP", 5)
-    policy = LogPolicy(max_segment_chunks=40, key_properties=("order_id",))
-    log = Log.open("s", policy, FaultyDisk())
-    for _ in range(41):
-        append(log, [order(4711)])
-    index_keys(log)
-    steps = keys_of(log.segments[0]).asked(  # type: ignore[union-attr]
-        [key_prints(["order_id"], forms_of_key("4711"))]
-    )
-    assert len(list(steps)) >= 8
-    assert offsets(log, KEYED) == list(range(41))
 
 
 @pytest.mark.parametrize("latest", [False, True])
