@@ -54,7 +54,7 @@ from segments.view import Part, ReadOnlyDisk
 
 
 class _Disk(ReadOnlyDisk):
-    """The files of one segment at a time, asked for when the first of them is opened.
+    """The files of a few segments, asked for when the first of one is opened.
 
     Args:
         hand: asks for those of a segment.
@@ -69,30 +69,28 @@ class _Disk(ReadOnlyDisk):
         is_wrong: Callable[[int], None],
     ) -> None:
         self._hand, self._cold, self._is_wrong = hand, cold, is_wrong
-        self._base: int | None = None
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[int, dict[str, Part]] = {}
 
     def take(self, base: int, files: Mapping[str, File]) -> None:
         """Have these of a segment, in the place of those that are there."""
-        if base != self._base:
-            self.close()
-            self._base = base
+        parts = self._parts.setdefault(base, {})
         for suffix, file in files.items():
-            if suffix == SEGMENT_SUFFIX and suffix in self._parts:  # it is being read
+            if suffix == SEGMENT_SUFFIX and suffix in parts:  # it is being read
                 file.close()
                 continue
-            if suffix in self._parts:
-                self._parts[suffix].close_file()
-            self._parts[suffix] = Part(file)
+            if suffix in parts:
+                parts[suffix].close_file()
+            parts[suffix] = Part(file)
 
     def open(self, path: str, *, writable: bool) -> File:
         base, suffix = _named(path)
         if writable:
             self._is_wrong(base)
             raise StorageError("change", path, OSError(errno.EROFS, "a search changes nothing"))
-        if base != self._base:
+        if base not in self._parts:
+            self.close()
             self._hand(base)
-        found: File | None = self._parts.get(suffix)
+        found: File | None = self._parts[base].get(suffix)
         if found is None and suffix == SEGMENT_SUFFIX:
             found = self._cold(base)
         if found is None:
@@ -101,7 +99,8 @@ class _Disk(ReadOnlyDisk):
 
     def remove(self, path: str) -> None:
         """The file is wrong: it is to be handed out again."""
-        found = self._parts.pop(_named(path)[1], None)
+        base, suffix = _named(path)
+        found = self._parts.get(base, {}).pop(suffix, None)
         if found is not None:
             found.close_file()
 
@@ -114,8 +113,8 @@ class _Disk(ReadOnlyDisk):
     def close(self) -> None:
         """Nothing is open any more."""
         while self._parts:
-            self._parts.popitem()[1].close_file()
-        self._base = None
+            for part in self._parts.popitem()[1].values():
+                part.close_file()
 
 
 def _named(path: str) -> tuple[int, str]:
@@ -206,7 +205,8 @@ class HandedLog:
                 raise StreamIsGone("the stream was deleted while it was searched")
             self._segments = some = list(map(self._segment, answer.facts))
             self._known = {segment.base_offset: segment for segment in some}
-            self._take(answer.base, answer.files)
+            for base, files in answer.files.items():
+                self._take(base, files)
         return segment_holding(some, offset)
 
     def _segment(self, facts: Facts) -> Segment:

@@ -1,17 +1,17 @@
 """What of a log a search is given, wherever that runs: plain data, and open files.
 
 A search asks; who has the log answers. Facts of segments come many at once, as they are at that
-instant: what is appended later is not in them. The files of a segment are opened for the search one
-segment at a time, so that neither expiry nor truncation nor a new stream of the same name is ever
-mixed up with it. Questions and what comes of a page are checked when they come from another
-process, which reads what anybody has published.
+instant: what is appended later is not in them. The files of a segment are opened for the search all
+at once, a few segments at a time, so that neither expiry nor truncation nor a new stream of the
+same name is ever mixed up with it. Questions and what comes of a page are checked when they come
+from another process, which reads what anybody has published.
 """
 
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,6 +40,7 @@ from segments.store.manifest import StoredSegment
 from segments.store.object_names import StreamKey
 
 _SEGMENTS_AT_ONCE = 32
+_WITH_KEYS_AT_ONCE = 4  # and their files: looking up keys takes less time than asking for a segment
 _MOST_POSTINGS = 1 << 18  # of a filter index in memory; with more, chunks are asked one by one
 
 
@@ -179,11 +180,14 @@ class Files(NamedTuple):
 
 
 class Some(NamedTuple):
-    """Segments that follow each other, none where the stream is gone; see `Segments`."""
+    """Segments that follow each other, none where the stream is gone; see `Segments`.
+
+    Attributes:
+        files: of those that are searched first, by their base offset.
+    """
 
     facts: tuple[Facts, ...] = ()
-    base: int = 0
-    files: Files = Files()
+    files: Mapping[int, Files] = {}
 
 
 class Fetched(NamedTuple):
@@ -278,13 +282,21 @@ class Handing:
             return Some()
         base = log.segment_holding(asked.offset).base_offset
         number = bisect_left(segments, base, key=attrgetter("base_offset"))
-        first, behind = number, number + _SEGMENTS_AT_ONCE
+        most = _WITH_KEYS_AT_ONCE if asked.needs.keys else _SEGMENTS_AT_ONCE
+        first, behind = number, number + most
         if asked.is_backward:
-            first, behind = max(0, number + 1 - _SEGMENTS_AT_ONCE), number + 1
-        some = segments[first:behind]
-        self._known.update((segment.base_offset, segment) for segment in some)
-        files = self.files(FilesOf(base, asked.needs))
-        return Some(tuple(Facts.of(segment) for segment in some), base, files)
+            first, behind = max(0, number + 1 - most), number + 1
+        some = {segment.base_offset: segment for segment in segments[first:behind]}
+        self._known.update(some)
+        files: dict[int, Files] = {}
+        try:
+            for one in some if asked.needs.keys else (base,):
+                files[one] = self.files(FilesOf(one, asked.needs))
+        except BaseException:
+            for opened in files.values():
+                close(opened.files)
+            raise
+        return Some(tuple(map(Facts.of, some.values())), files)
 
     def keeps(self, base: int) -> bool:
         """Whether a segment that was handed out is still in the log."""
@@ -349,7 +361,7 @@ class Handing:
                     file.close()
 
 
-def close(files: Mapping[str, File]) -> None:
+def close(files: Mapping[Any, File]) -> None:
     """Close files that were handed out, or could not be."""
     for file in files.values():
         file.close()

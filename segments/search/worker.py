@@ -53,38 +53,57 @@ def decode(message: bytes) -> Question | Outcome:
     return found
 
 
-def encode(told: object) -> tuple[bytes, Mapping[str, File]]:
+def encode(answer: object) -> tuple[bytes, Mapping[Any, File]]:
     """A job, or an answer, for the process; and files that go beside it, in their order."""
-    files: Mapping[str, File] = {}
-    if isinstance(told, Fetched | Some):
-        files = told.files.files
-        told = told._replace(files=told.files._replace(files={}))
-    elif isinstance(told, Files):
-        files = told.files
-        told = told._replace(files={})
-    return pickle.dumps((told, tuple(files))), files
+    parts = _parts(answer)
+    files = {(base, suffix): f for base, one in parts.items() for suffix, f in one.files.items()}
+    bare = _with(answer, {base: one._replace(files={}) for base, one in parts.items()})
+    return pickle.dumps((bare, tuple(files))), files
 
 
-def _told(message: bytes, descriptors: list[int]) -> Any:  # noqa: ANN401 - of many kinds
-    told, names = pickle.loads(message)  # noqa: S301 - of the process that has started this one
-    files = {
-        name: OsFile.of(descriptor, name)
-        for name, descriptor in zip(names, descriptors, strict=True)
-    }
-    if isinstance(told, Fetched | Some):
-        return told._replace(files=told.files._replace(files=files))
-    return told._replace(files=files) if isinstance(told, Files) else told
+def told(message: bytes, opened: Callable[[int, str], File]) -> Any:  # noqa: ANN401 - of many kinds
+    """What was encoded.
+
+    Args:
+        message: from `encode`.
+        opened: gives a file that came beside it, by its number and suffix.
+    """
+    bare, names = pickle.loads(message)  # noqa: S301 - of the process that has started this one
+    files: dict[int, dict[str, File]] = {}
+    for number, (base, suffix) in enumerate(names):
+        files.setdefault(base, {})[suffix] = opened(number, suffix)
+    parts = _parts(bare).items()
+    return _with(bare, {base: one._replace(files=files.get(base, {})) for base, one in parts})
+
+
+def _parts(answer: object) -> Mapping[int, Files]:
+    """The files in an answer, by the segments that they are of where it has several."""
+    if isinstance(answer, Some):
+        return answer.files
+    if isinstance(answer, Fetched):
+        return {0: answer.files}
+    return {0: answer} if isinstance(answer, Files) else {}
+
+
+def _with(answer: object, parts: Mapping[int, Files]) -> object:
+    """The same answer with these files."""
+    if isinstance(answer, Some):
+        return answer._replace(files=parts)
+    if isinstance(answer, Fetched):
+        return answer._replace(files=parts[0])
+    return parts.get(0, answer)
 
 
 def work(message: bytes, ask: Callable[[bytes], tuple[bytes, list[int]]]) -> bytes:
     """Search for a page."""
 
     def asked(question: Question) -> Any:  # noqa: ANN401 - of many kinds
-        return _told(*ask(encoder.encode(question)))
+        answer, files = ask(encoder.encode(question))
+        return told(answer, lambda number, name: OsFile.of(files[number], name))
 
     from segments.search.handed import conduct  # noqa: PLC0415 - the owner does without
 
-    steps = conduct(_told(message, []), asked, time.monotonic)
+    steps = conduct(told(message, OsFile.of), asked, time.monotonic)
     answer: Any = None
     try:
         while True:

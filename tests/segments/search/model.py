@@ -1,7 +1,6 @@
 """Logs of messages that are remembered, and what a search over them has to find."""
 
 import math
-import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import GZIP, pack
 from segments.derived.filter_files import load_or_build
 from segments.derived.key_files import keys_of
+from segments.disk import OsFile
 from segments.message import Message, MessageView, Properties
 from segments.search.handed import conduct
-from segments.search.handing import Fetched, Files, Found, Handing, Job, Prompt, Some
+from segments.search.handing import Fetched, Found, Handing, Job, Prompt
 from segments.search.page import FoundMessage, Limits, Page
 from segments.search.request import SearchRequest
 from segments.search.search import Search
-from segments.search.worker import decode, encode, encoder
+from segments.search.worker import decode, encode, encoder, told
 from segments.selector import filter_value_of, parse_property
 from tests.support.disk import FaultyDisk
 from tests.support.logs import entry, sub_batch
@@ -275,16 +275,12 @@ def handed_page(
     def ask(question: Prompt) -> Any:
         asked = decode(encoder.encode(question))
         assert asked == question
-        told, files = encode(handing.answer(asked))  # type: ignore[arg-type] # see above
-        answer, names = pickle.loads(told)
-        assert names == tuple(files)
-        if isinstance(answer, Some):
-            return answer._replace(files=answer.files._replace(files=files))
-        return answer._replace(files=files) if isinstance(answer, Files) else answer
+        answer, files = encode(handing.answer(asked))
+        return told(answer, lambda number, _: list(files.values())[number])
 
     ends = log.first_offset, log.committed_offset, log.gaps
     job = Job(asked, IDENTITY, START_MS, after, limits, *ends, over_after)
-    (job, _) = pickle.loads(encode(job)[0])
+    job = told(encode(job)[0], OsFile.of)
     steps, answer = conduct(job, ask, partial(next, count())), None
     while True:
         try:

@@ -167,11 +167,11 @@ def test_files_that_are_handed_out_can_only_be_read(tmp_path: Path) -> None:
     append(log, [order("1")])
     answer = Handing(log).answer(Segments(0, False, NEEDS))
     assert isinstance(answer, Some)
-    assert SEGMENT_SUFFIX in answer.files.files
-    for file in answer.files.files.values():
+    assert SEGMENT_SUFFIX in answer.files[0].files
+    for file in answer.files[0].files.values():
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.write(file.fileno(), b"x")
-    close(answer.files.files)
+    close(answer.files[0].files)
     log.close()
 
 
@@ -206,3 +206,29 @@ def test_time_passes_over_very_many_segments(newest: bool) -> None:
     assert len(questions) < 10
     offsets = [m.offset for page in pages(log, asked) for m in page.messages]
     assert sorted(offsets) == [300, 301]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_keys_are_looked_up_in_several_segments_for_one_question(
+    tmp_path: Path, newest: bool
+) -> None:
+    """And of their files none stays open."""
+    policy = LogPolicy(max_segment_chunks=3, key_properties=("order_id",))
+    log = Log.open(str(tmp_path), policy)
+    for number in range(60):
+        append(log, [order(str(number))])
+    index_keys(log)
+    handing, questions = Handing(log), []
+
+    def ask(question: Any) -> Any:
+        questions.append(question)
+        return handing.answer(question)
+
+    asked = replace(KEYED, keys=("nowhere",), newest=newest)
+    before = os.listdir("/proc/self/fd")
+    for _ in conduct(job(log, asked), ask, lambda: 0.0):
+        pass
+    assert os.listdir("/proc/self/fd") == before
+    assert len(log.segments) > 10
+    assert len(questions) <= len(log.segments) / 4 + 1
+    log.close()
