@@ -265,6 +265,7 @@ def test_with_a_login_and_in_one_process(tmp_path: Path) -> None:
             "--metrics-login",
             "on",
             *options,
+            module="tests.support.impatient",
         ).start()
         try:
             assert len(children(server.pid)) == (0 if options else 2)
