@@ -23,7 +23,7 @@ from streamd.auth import throttle, users
 from streamd.broker import searches
 from streamd.broker.declared import checks, standing_selectors
 from streamd.broker.declared.filter_contract import MAX_VALUES_BYTES
-from streamd.broker.routing import exchanges, rules
+from streamd.broker.routing import rules, topology
 from streamd.broker.streams import fetcher as tier_fetcher, history, log_writer
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
@@ -281,8 +281,8 @@ async def test_partitions(peer: Peer, count: int) -> None:
 async def test_exchanges_and_bindings(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchanges, "MAX_EXCHANGES", 7)  # five are there
-    monkeypatch.setattr(exchanges, "MAX_BINDINGS", 3)
+    monkeypatch.setattr(topology, "MAX_EXCHANGES", 7)  # five are there
+    monkeypatch.setattr(topology, "MAX_BINDINGS", 3)
     amqp, http = await open_peer(server), Http(server)
     assert await peer.code(c.CreateSuperStream, "s", ("p0", "p1"), ("0", "1"), ()) == OK
     exchange = m.ExchangeDeclare(0, "x", "headers", False, True, False, False, False, {})
@@ -558,8 +558,8 @@ LIMITS = {
     "unacknowledged messages of a connection": channel.MAX_UNACKED,
     "unfinished messages of a connection": f"{amqp091.UNFINISHED_BYTES >> 20} MiB",
     "keys in `CC` and `BCC` of a message": publishing._MAX_KEYS,
-    "exchanges of a virtual host": exchanges.MAX_EXCHANGES,
-    "bindings of a virtual host": exchanges.MAX_BINDINGS,
+    "exchanges of a virtual host": topology.MAX_EXCHANGES,
+    "bindings of a virtual host": topology.MAX_BINDINGS,
     "arguments of a binding": f"{rules.MAX_ARGUMENTS_BYTES >> 10} KiB",
 }
 

@@ -101,7 +101,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
 def bound(server: Harness, name: str, kind: str, ends: list[tuple[str, str]]) -> None:
     row = ExchangeRow("/", name, kind, False, False, False, "")
     bindings = [Binding("/", name, stream, False, key, NO_HEADERS) for stream, key in ends]
-    server.host.exchanges.add(row, bindings)
+    server.host.topology.add(row, bindings)
 
 
 def judge(longest: dict[str, tuple[int, str]]) -> None:

@@ -19,6 +19,7 @@ from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
 from streamd.broker.search_places import InTurns, Place
 from streamd.broker.searches import Searches
+from streamd.broker.stream_logs import trash_folder
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.history import History
@@ -31,7 +32,7 @@ from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.index_files import IndexFiles
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
-from streamd.broker.virtual_host import VirtualHost, trash_folder
+from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RETENTION_SECONDS
 from streamd.net import threads
 from streamd.net.clock import wall_clock_ms
@@ -150,7 +151,7 @@ class Broker:
         for name in contents.virtual_hosts:
             self.virtual_hosts[name] = VirtualHost(name, self._resources)
         for host in self.virtual_hosts.values():
-            host.exchanges.load(
+            host.topology.load(
                 (row for row in contents.exchanges if row.virtual_host == host.name),
                 (row for row in contents.bindings if row.virtual_host == host.name),
             )
@@ -178,7 +179,7 @@ class Broker:
     def _folders(self) -> Iterable[tuple[Stream, str]]:
         """All streams, and where their files are."""
         for host in list(self.virtual_hosts.values()):
-            yield from ((stream, host.folder(stream.name)) for stream in host.streams())
+            yield from ((stream, host.logs.folder(stream.name)) for stream in host.streams())
 
     async def _inspect(self) -> None:
         await self._resources.keeper.inspect(
@@ -240,13 +241,13 @@ class Broker:
             known = {row.name for row in rows}
             gone = [n for n in host.names() if n not in known or (host.name, n) in again]
             await host.follow(gone, rows, contents.selectors)
-            host.exchanges.follow(exchanges[host.name], bindings[host.name])
+            host.topology.follow(exchanges[host.name], bindings[host.name])
 
     async def _expire_now_and_then(self) -> None:
         while True:
             await trio.sleep(RETENTION_SECONDS)
             for host in list(self.virtual_hosts.values()):
-                await host.expire()
+                await host.logs.expire()
 
     async def close(self) -> None:
         """Write what is pending and release all files."""

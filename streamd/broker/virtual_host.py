@@ -3,22 +3,12 @@
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
-from uuid import uuid4
 
 import trio
 
-from segments import Log, LogPolicy, SegmentsError
-from segments.codec import Damage
-from segments.disk import OsDisk
-from segments.errors import LostCopyError, UnrestoredError
-from segments.log import LogObserver
-from segments.segment import Segment
-from segments.store.object_names import StreamKey
+from segments import SegmentsError
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.catalog.writer import Check, Turn, permitted
@@ -27,27 +17,22 @@ from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector
-from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.super_streams import SuperStreams
-from streamd.broker.streams.flusher import FlushMode
+from streamd.broker.routing.topology import Topology
+from streamd.broker.stream_logs import StreamLogs
 from streamd.broker.streams.groups import Groups
-from streamd.broker.streams.indexer import Indexer
-from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
-from streamd.net import threads
 from streamd.net.turns import in_turns
-from streamd.operations.arguments import Arguments, policy_of, read_arguments
+from streamd.operations.arguments import Arguments, read_arguments
 from streamd.operations.errors import Reason, Refused
-from streamd.operations.names import Name, stream_folder
+from streamd.operations.names import Name
 from streamd.operations.routing import as_super_stream
 
 logger = logging.getLogger(__name__)
-
-_TRASH = "trash"
 
 
 def _permitted(_names: object) -> None:
@@ -72,8 +57,10 @@ class VirtualHost:
         resources: shared by all virtual hosts.
 
     Attributes:
+        logs: the folders of its streams.
         settings: changes to streams that exist.
-        exchanges: of AMQP 0-9-1, super streams included.
+        topology: exchanges of AMQP 0-9-1, super streams included, and their bindings.
+        exchanges: changes to them.
         super_streams: a view of those exchanges that are super streams.
     """
 
@@ -84,9 +71,11 @@ class VirtualHost:
         self._streams = StreamTable(name)
         self._observers: set[StreamObserver] = set()
         self._is_gone = False
-        self.settings = StreamSettings(name, self._streams, resources.catalog, self._policy)
-        self.exchanges = Exchanges(name, self._streams, resources.catalog)
-        self.super_streams = SuperStreams(name, self.exchanges)
+        self.logs = StreamLogs(name, self._streams, resources)
+        self.settings = StreamSettings(name, self._streams, resources.catalog, self.logs.policy)
+        self.topology = Topology(name, self._streams)
+        self.exchanges = Exchanges(self.topology, self._streams, resources.catalog)
+        self.super_streams = SuperStreams(name, self.topology)
 
     # -- observers
 
@@ -105,7 +94,7 @@ class VirtualHost:
         """Stop telling an observer; an unknown one is ignored."""
         self._observers.discard(observer)
 
-    # -- logs
+    # -- loading
 
     def load_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Take a stream of the catalog; its log is opened when somebody wants it."""
@@ -118,7 +107,7 @@ class VirtualHost:
             shared.now_ms,
             shared.rounds,
             shared.flusher,
-            self,
+            self.logs,
             shared.keeper,
             shared.supervisor,
             shared.keys,
@@ -130,113 +119,12 @@ class VirtualHost:
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
         if tiered is not None:
             tiered.belongs_to(stream)
-            tiered.policy_changed(self._policy(row))
+            tiered.policy_changed(self.logs.policy(row))
         if not row.has_files:
             stream.life.know_empty(is_read_only=shared.follower is not None)
         self._streams.add(row, stream)
         shared.quota.count_new()
-        self.exchanges.note_change()
-
-    async def open_log(self, stream: Stream) -> Log:
-        """See stream.LogStore."""
-        row = self._streams.row(stream.name)
-        if self._resources.follower is not None:
-            await self._resources.follower.make_folder(self.name, row.name, self.folder(row.name))
-            log = await threads.in_thread(self._open_files, row, stream)
-        elif not row.has_files:
-            log = await self._create_files(row, stream)
-        else:
-            log = await self._open_whole(row, stream)
-        log.policy = self._policy(self._streams.row(stream.name))  # changed meanwhile
-        for line in log.report.steps:
-            logger.warning("stream %s: %s", row.name, line)
-        for line in log.report.losses:
-            logger.error("stream %s: %s", row.name, line)
-        return log
-
-    def _policy(self, row: StreamRow) -> LogPolicy:
-        policy = policy_of(row.effective, has_tier=self._resources.has_tier)
-        if self._resources.follower is not None:  # that server drops what is old
-            return replace(policy, max_length_bytes=None, max_age_ms=None)
-        return policy
-
-    async def _open_whole(self, row: StreamRow, stream: Stream) -> Log:
-        """Its log, with all segments that only the tier has."""
-        tier = self._resources.tier
-        try:
-            return await threads.in_thread(self._open_existing, row, stream)
-        except LostCopyError as error:
-            if tier is None:
-                raise
-            key = StreamKey(self.name, row.name, error.creation)
-            await tier.lost_copies.fetch_copy(key, self.folder(row.name), error)
-        except UnrestoredError as error:
-            if tier is None:
-                raise
-            await tier.lost_copies.restore_again(self.name, row.name, error)
-        return await threads.in_thread(self._open_existing, row, stream)
-
-    def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
-        folder = self.folder(row.name)
-        if not Path(folder).is_dir():
-            raise FileNotFoundError(f"its folder {folder} is missing")
-        return self._open_files(row, stream)
-
-    def _open_files(self, row: StreamRow, stream: Stream) -> Log:
-        fetcher, known = self._resources.fetcher, stream.figures
-        life = "" if known is None else known.life
-        return Log.open(
-            self.folder(row.name),
-            self._policy(row),
-            observer=_LogObserver(stream, self._resources.indexer),
-            cache=fetcher.cache if fetcher is not None else None,
-            epoch=self._resources.epoch(),
-            life=life if self._resources.follower is None else None,
-            commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
-        )
-
-    async def _create_files(self, row: StreamRow, stream: Stream) -> Log:
-        """The files of a new stream, on the device before the catalog says that they exist."""
-        log = await threads.in_thread(self._create_folder, row, stream)
-        stream.life.waits_for_turn()
-        try:
-            async with self._resources.catalog.turn() as turn:
-                if self._streams.get(row.name) is not stream:
-                    raise Refused(Reason.NOT_FOUND, row.name)
-                await turn.commit(lambda catalog: catalog.put_files(self.name, row.name))
-                current = self._streams.row(row.name)
-                self._streams.replace_row(current._replace(has_files=True))
-        except BaseException:
-            log.abandon()
-            raise
-        return log
-
-    def _create_folder(self, row: StreamRow, stream: Stream) -> Log:
-        """Create the folder of a new stream; one that a stop left there half-way goes.
-
-        One with messages may be that of an earlier stream, brought back by a power failure, or a
-        copy that somebody has put there: it is moved to the orphans.
-
-        Its parents are synced, so that no power failure takes it away, or brings the folder of an
-        earlier stream of that name back.
-        """
-        folder = self.folder(row.name)
-        if has_messages(Path(folder)):
-            set_aside(self._resources.data, Path(folder))
-        elif Path(folder).exists():
-            OsDisk().remove_folder(folder)
-        log = self._open_files(row, stream)
-        try:
-            for parent in itertools.islice(Path(folder).parents, 4):
-                OsDisk().sync_folder(str(parent))
-        except BaseException:
-            log.abandon()
-            raise
-        return log
-
-    def folder(self, name: Name) -> str:
-        """Where a stream's files are."""
-        return stream_folder(self._resources.data, self.name, name)
+        self.topology.note_change()
 
     # -- finding
 
@@ -373,15 +261,15 @@ class VirtualHost:
                 catalog.put_binding(binding)
 
         async with self._resources.catalog.turn(self._streams.while_there(check)) as turn:
-            if self.exchanges.has(row.name):  # super streams are exchanges, too
+            if self.topology.has(row.name):  # super streams are exchanges, too
                 raise Refused(Reason.ALREADY_EXISTS, row.name)
             for taken in filter(self.has_stream, partitions):
                 raise Refused(Reason.ALREADY_EXISTS, taken)
-            self.exchanges.check_room()
-            self.exchanges.check_room_for_bindings(len(partitions))
+            self.topology.check_room()
+            self.topology.check_room_for_bindings(len(partitions))
             rows = [StreamRow(self.name, n, declared) for n in partitions]
             await self._create(turn, rows, add)
-            self.exchanges.add(exchange, bindings)
+            self.topology.add(exchange, bindings)
         logger.info("created super stream %s with %s partitions", row.name, len(partitions))
 
     async def _create(self, turn: Turn, rows: Sequence[StreamRow], *more: Change) -> None:
@@ -455,23 +343,23 @@ class VirtualHost:
     ) -> None:
         """Delete streams that exist, and a super stream."""
         exchanges = [] if super_stream is None else [super_stream]
-        exchanges += self.exchanges.emptied(names, exchanges)
+        exchanges += self.topology.emptied(names, exchanges)
 
         def remove(catalog: Transaction) -> None:
             catalog.remove_streams(self.name, names)
-            self.exchanges.remove_rows(catalog, exchanges)
+            catalog.remove_exchanges(self.name, exchanges)
 
         async with self.deleting(names):
             await turn.commit(remove)
             gone = await self._end_all(names)
-            self.exchanges.forget(exchanges)
-            self.exchanges.forget_streams(names)
+            self.topology.forget(exchanges)
+            self.topology.forget_streams(names)
             logger.info("deleted stream %s", super_stream or ", ".join(names))
             try:
                 answer()
             finally:  # others have to know even if the peer that asked can get no answer
                 await self._tell(gone)
-                await self._take_away(names)
+                await self.logs.take_away(names)
 
     @asynccontextmanager
     async def deleting(self, names: Sequence[Name]) -> AsyncIterator[None]:
@@ -483,7 +371,7 @@ class VirtualHost:
         if tier is None:
             yield
             return
-        folders = {name: self.folder(name) for name in names}
+        folders = {name: self.logs.folder(name) for name in names}
         deletion = await tier.removals.will_delete(folders, self.name)
         try:
             yield
@@ -509,37 +397,6 @@ class VirtualHost:
                 gone.append(stream)
         return gone
 
-    async def _take_away(self, names: Sequence[Name]) -> None:
-        """Give the folders of streams that are gone names of their own, in one step each.
-
-        Nobody reads or writes them by their old names any more: work on them has ended, and
-        consumers were told. So a new stream of that name starts empty, whatever happens to these.
-        """
-        try:
-            trashed = await threads.in_thread(self._move_to_trash, names)
-        except SegmentsError as error:  # a new stream of that name removes them, or the next start
-            logger.warning("files of deleted streams are left: %s", error)
-            return
-        self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
-
-    def _move_to_trash(self, names: Iterable[Name]) -> list[str]:
-        trash = trash_folder(self._resources.data)
-        moved = []
-        for name in names:
-            folder = Path(self.folder(name))
-            if not folder.exists():
-                continue  # it was never used
-            place = trash / uuid4().hex
-            try:
-                trash.mkdir(exist_ok=True)
-                folder.rename(place)
-            except OSError as error:  # a full disk, say: then they have to go where they are
-                logger.info("files of the deleted stream %s are not moved: %s", name, error)
-                _remove_at_once(name, folder)
-            else:
-                moved.append(str(place))
-        return moved
-
     async def _tell(self, gone: Sequence[Stream]) -> None:
         self.groups.streams_are_gone({stream.name for stream in gone})
         pairs = itertools.product(gone, self.observers)
@@ -550,14 +407,14 @@ class VirtualHost:
     async def remove(self) -> None:
         """Drop everything in it: the virtual host is out of the catalog."""
         self._streams.close()
-        self.exchanges.clear()
+        self.topology.clear()
         names = self.names()
         await self._tell(await self._end_all(names))
         self._is_gone = True
         async for observer in in_turns(self.observers):
             with _reported(observer):
                 observer.host_is_gone()
-        await self._take_away(names)
+        await self.logs.take_away(names)
 
     # -- following another server, see tier/follower.py
 
@@ -576,9 +433,9 @@ class VirtualHost:
         """
         if gone:
             ended = await self._end_all(gone)
-            self.exchanges.forget_streams(gone)
+            self.topology.forget_streams(gone)
             await self._tell(ended)
-            await self._take_away(gone)
+            await self.logs.take_away(gone)
         async for row in in_turns(rows):
             standing = selectors.get((row.virtual_host, row.name), ())
             stream = self._streams.get(row.name)
@@ -588,38 +445,12 @@ class VirtualHost:
             stream.standing.follow(standing)
             if self._streams.row(row.name) != row:
                 self._streams.replace_row(row)
-                stream.set_policy(self._policy(row))
+                stream.set_policy(self.logs.policy(row))
 
     @property
     def is_read_only(self) -> bool:
         """Another server writes it."""
         return self._resources.follower is not None
-
-    # -- all streams
-
-    async def expire(self) -> None:
-        """Apply age limits to streams that nobody writes to."""
-        async for stream in in_turns(self.streams()):
-            with self._resources.supervisor.guarded("dropping old segments", stream.name):
-                await self._expire(stream)
-
-    async def _expire(self, stream: Stream) -> None:
-        if stream.is_open:
-            await stream.life.held.expire()
-        elif self._has_outlived(stream):
-            with suppress(Refused):  # its log says why
-                async with stream.opened():
-                    await stream.life.held.expire()
-
-    def _has_outlived(self, stream: Stream) -> bool:
-        """A stream whose log is closed has a segment that is too old."""
-        figures, row = stream.figures, self._streams.find_row(stream.name)
-        if figures is None or figures.oldest_ends_ms is None or row is None:
-            return False
-        max_age_ms = self._policy(row).max_age_ms
-        if max_age_ms is None:
-            return False
-        return figures.oldest_ends_ms < self._resources.now_ms() - max_age_ms
 
     async def close(self) -> None:
         """Write what is pending and release all files."""
@@ -631,59 +462,6 @@ class VirtualHost:
                     logger.error("stream %s: %s", stream.name, error)
 
 
-def trash_folder(data: str) -> Path:
-    """Where deleted streams are until their files are gone."""
-    return Path(data, _TRASH)
-
-
-class _LogObserver(LogObserver):
-    """Passes requests on to the indexers, and reports damage.
-
-    Args:
-        indexer: builds filter indexes.
-    """
-
-    def __init__(self, stream: Stream, indexer: Indexer) -> None:
-        self._stream = stream
-        self._indexer = indexer
-
-    def index_requested(self, _log: Log) -> None:
-        """See LogObserver."""
-        if self._stream.life.opened_log is not None:
-            self._indexer.index_requested(self._stream.life.opened_log)
-
-    def keys_requested(self, _log: Log) -> None:
-        """See LogObserver."""
-        self._stream.life.keys_requested()
-
-    def damage_found(self, segment: Segment, damage: Damage) -> None:
-        """See LogObserver."""
-        if self._stream.state is StreamState.GONE:
-            return  # its files are being removed
-        lost = damage.next_offset - damage.first_offset
-        logger.error(
-            "stream %s: %s is damaged at byte %s, a reader found that: %s messages from offset "
-            "%s on are lost; look at %s",
-            self._stream.name,
-            segment.path(),
-            damage.position,
-            lost,
-            damage.first_offset,
-            "the store, and at `streamd tier verify`"
-            if segment.cold is not None
-            else "the disk, and at `python -m segments verify`",
-        )
-
-    def clock_was_ahead(self, _log: Log, ahead_ms: int) -> None:
-        """See LogObserver."""
-        logger.warning(
-            "stream %s: its newest message is %s s ahead of the clock, which was wrong then or is "
-            "wrong now; times of new messages follow the clock",
-            self._stream.name,
-            f"{ahead_ms // 1_000:,}",
-        )
-
-
 @contextmanager
 def _reported(observer: StreamObserver) -> Iterator[None]:
     """Tell an observer; a fault in it must not keep others from learning the same."""
@@ -691,18 +469,3 @@ def _reported(observer: StreamObserver) -> Iterator[None]:
         yield
     except Exception:
         logger.exception("%s could not be told that a stream is gone", observer)
-
-
-def _remove_at_once(name: str, folder: Path) -> None:
-    try:
-        OsDisk().remove_folder(str(folder))
-    except SegmentsError as error:
-        logger.warning("files of the deleted stream %s are left: %s", name, error)
-
-
-async def _empty_trash(folders: Iterable[str]) -> None:
-    for folder in folders:
-        try:
-            await threads.in_thread(OsDisk().remove_folder, folder)
-        except SegmentsError as error:
-            logger.warning("%s; it will be removed at the next start", error)

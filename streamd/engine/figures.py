@@ -136,10 +136,10 @@ class Figures:
     ) -> list[f.ExchangeFigures]:
         return [
             f.ExchangeFigures(
-                host.name, row.name, str(row.type), len(host.exchanges.bindings_from(row.name))
+                host.name, row.name, str(row.type), len(host.topology.bindings_from(row.name))
             )
             for host in list(self._broker.virtual_hosts.values())
-            async for row in in_turns(host.exchanges.rows())
+            async for row in in_turns(host.topology.rows())
         ]
 
 

@@ -71,7 +71,7 @@ class Overview:
             streams=len(streams),
             messages=num_messages,
             size=size,
-            exchanges=sum(1 + host.exchanges.num_exchanges() for host in hosts),
+            exchanges=sum(1 + host.topology.num_exchanges() for host in hosts),
             connections=num_connections,
             publishers=num_publishers,
             consumers=num_consumers,

@@ -44,23 +44,23 @@ class Routing:
         found = [
             (host, row)
             for host in hosts_seen(self._parts, call.caller, request.vhost)
-            for row in host.exchanges.rows()
+            for row in host.topology.rows()
         ]
         return [
-            r.Exchange(row, len(host.exchanges.bindings_from(row.name)))
+            r.Exchange(row, len(host.topology.bindings_from(row.name)))
             async for host, row in in_turns(found)
         ]
 
     async def _get(self, call: Call, request: r.GetExchange) -> r.ExchangeDetails:
         host, name = self._parts.host(request.vhost), request.exchange
-        row = host.exchanges.find(name)
+        row = host.topology.find(name)
         leading: list[r.Binding] = []
         if name != r.DEFAULT_EXCHANGE:
             leading = await self._found(host, r.ListBindings(destination=name, to_exchange=True))
         rights = call.caller.rights(host.name)
         return r.ExchangeDetails(
             row,
-            len(host.exchanges.bindings_from(name)),
+            len(host.topology.bindings_from(name)),
             tuple(leading[:_SHOWN]),
             len(leading),
             rights.allows(Right.READ, name) and name != r.DEFAULT_EXCHANGE,
@@ -79,16 +79,16 @@ class Routing:
             request.alternate,
         )
         is_super_stream = request.is_super_stream
-        if is_super_stream is None and not host.exchanges.has(request.exchange):
+        if is_super_stream is None and not host.topology.has(request.exchange):
             is_super_stream = r.could_be_super_stream(row)
         check = partial(_check_alternate, call, request)
         check()
         return Created(await host.exchanges.declare(row, check, super_stream=is_super_stream))
 
     async def _delete(self, call: Call, request: r.DeleteExchange) -> None:
-        exchanges = self._parts.host(request.vhost).exchanges
-        exchanges.find(request.exchange)
-        await exchanges.delete(request.exchange, call.check, if_unused=request.if_unused)
+        host = self._parts.host(request.vhost)
+        host.topology.find(request.exchange)
+        await host.exchanges.delete(request.exchange, call.check, if_unused=request.if_unused)
 
     # -- bindings
 
@@ -97,12 +97,12 @@ class Routing:
         return [binding for host in hosts for binding in await self._found(host, request)]
 
     async def _found(self, host: VirtualHost, request: r.ListBindings) -> list[r.Binding]:
-        exchanges, ends = host.exchanges, (request.destination, request.to_exchange)
-        every = (row.name for row in exchanges.rows())
+        topology, ends = host.topology, (request.destination, request.to_exchange)
+        every = (row.name for row in topology.rows())
         names = every if request.source is None else [request.source]
         found: list[r.Binding] = []
         async for name in in_turns(names):
-            bindings = exchanges.bindings_from(name)
+            bindings = topology.bindings_from(name)
             if request.destination is None and not request.kept:
                 found += bindings
                 continue
@@ -110,23 +110,23 @@ class Routing:
                 binding
                 async for binding in in_turns(bindings)
                 if request.destination is None or (binding.destination, binding.to_exchange) == ends
-                if not request.kept or exchanges.is_kept(binding)
+                if not request.kept or topology.is_kept(binding)
             ]
         return found
 
     async def _bind(self, call: Call, request: r.Bind) -> r.Bound:
-        exchanges, wanted = self._parts.host(request.vhost).exchanges, _wanted(request)
-        is_new = not exchanges.has_binding(wanted)
-        return r.Bound(is_new, await exchanges.bind(wanted, call.check))
+        host, wanted = self._parts.host(request.vhost), _wanted(request)
+        is_new = host.topology.binding(wanted) is None
+        return r.Bound(is_new, await host.exchanges.bind(wanted, call.check))
 
     async def _unbind(self, call: Call, request: r.Unbind) -> None:
-        exchanges = self._parts.host(request.vhost).exchanges
+        host = self._parts.host(request.vhost)
         ends = request.source, request.destination, request.to_exchange
-        found = exchanges.bindings_from(exchanges.find(request.source).name)
+        found = host.topology.bindings_from(host.topology.find(request.source).name)
         binding = await r.binding_with([b for b in found if b[1:4] == ends], request.binding)
         if binding is None:
             raise NoSuch(f"there is no binding to {request.destination} with that key")
-        await exchanges.unbind(binding, call.check)
+        await host.exchanges.unbind(binding, call.check)
 
     async def _writable(self, call: Call, request: r.ListWritable) -> list[Name]:
         rights = call.caller.rights(request.vhost)

@@ -187,8 +187,8 @@ class VirtualHosts:
             count_messages(host),
             sum(c.virtual_host == host.name for c in self._parts.connections),
             users if call.caller.is_administrator else None,
-            host.exchanges.num_exchanges() + 1,
-            sum(row.is_super_stream for row in host.exchanges.rows()),
+            host.topology.num_exchanges() + 1,
+            sum(row.is_super_stream for row in host.topology.rows()),
         )
 
     async def _add(self, call: Call, request: v.AddVirtualHost) -> Created:

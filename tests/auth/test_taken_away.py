@@ -128,11 +128,11 @@ def marks(server: Harness) -> dict[str, object]:
         "hosts": sorted(hosts),
         "streams": streams,
         "super streams": [list(host.super_streams.rows()) for host in hosts.values()],
-        "exchanges": [host.exchanges.rows() for host in hosts.values()],
+        "exchanges": [host.topology.rows() for host in hosts.values()],
         "bindings": [
-            sorted(map(str, host.exchanges.bindings_from(row.name)))
+            sorted(map(str, host.topology.bindings_from(row.name)))
             for host in hosts.values()
-            for row in host.exchanges.rows()
+            for row in host.topology.rows()
         ],
         "users": directory.users(),
         "permissions": directory.permissions(),
@@ -435,7 +435,7 @@ async def test_the_rest_of_a_message_to_many_streams_is_not_stored(tmp_path: Pat
             names = [as_sent(f"s{number}") for number in range(220)]
             await server.host.create_all([(name, []) for name in names])
             row = ExchangeRow("/", "all", "fanout", False, False, False, "")
-            server.host.exchanges.add(
+            server.host.topology.add(
                 row, [Binding("/", "all", name, False, "", {}) for name in names]
             )
             await allow(server, [(Right.WRITE, "all")])

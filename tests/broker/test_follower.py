@@ -347,7 +347,7 @@ async def test_so_do_virtual_hosts_exchanges_and_settings(tmp_path: Path, writer
             await writing.host.exchanges.delete("sup")
         await trio.sleep(SOON)
         assert set(broker.virtual_hosts) == {"/"}
-        assert not server.host.exchanges.has("sup")
+        assert not server.host.topology.has("sup")
 
 
 # -- refusing
@@ -638,7 +638,7 @@ async def test_beside_a_server_that_uploads(
         assert got == bodies(0, len(got))
         assert len(got) > 50 * A_FRAME
         await writing.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
-        await writing.host.expire()
+        await writing.host.logs.expire()
         await trio.sleep(SOON)
         async with (
             server.host.find("s").opened() as log,

@@ -197,7 +197,10 @@ def _disagreements(server: Harness) -> list[str]:
     folders = {str(path) for path in (server.data / "streams").glob("*/*")}
     hosts = broker.virtual_hosts.values()
     expected = {
-        host.folder(name) for host in hosts for name in host.names() if host.row(name).has_files
+        host.logs.folder(name)
+        for host in hosts
+        for name in host.names()
+        if host.row(name).has_files
     }
     if folders != expected:
         found.append(f"folders and streams differ: {sorted(folders ^ expected)}")
@@ -260,7 +263,7 @@ def _remembered(server: Harness) -> dict[str, set[Any]]:
     exchanges = [
         (host, row)
         for host in hosts.values()
-        for row in host.exchanges.rows()
+        for row in host.topology.rows()
         if row.name and not row.name.startswith("amq.")
     ]
     return {
@@ -274,7 +277,7 @@ def _remembered(server: Harness) -> dict[str, set[Any]]:
         "bindings": {
             str(binding)
             for host, row in exchanges
-            for binding in host.exchanges.bindings_from(row.name)
+            for binding in host.topology.bindings_from(row.name)
         },
         "users": set(server.server.directory.users()),
         "permissions": set(server.server.directory.permissions()),

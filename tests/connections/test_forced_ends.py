@@ -135,7 +135,7 @@ async def test_what_is_taken_away_while_a_message_is_on_its_way_to_many_streams(
     await server.host.create_all([(as_sent(name), []) for name in names])
     row = ExchangeRow("/", "all", "fanout", False, False, False, "")
     bindings = [Binding("/", "all", name, False, "", NO_HEADERS) for name in names]
-    server.host.exchanges.add(row, bindings)
+    server.host.topology.add(row, bindings)
     await add_user(server, "ada")
     peer = await open_peer(server, user="ada", password="ada-secret")
     (connection,) = server.server._running

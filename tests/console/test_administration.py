@@ -466,7 +466,7 @@ async def test_exchanges_are_created_and_bound(server: Harness, browser: Visitor
     await server.host.create("orders", [])
     form = {"name": "logs", "vhost": "/", "type": "topic", "durable": "1", "alternate": "lost"}
     assert "The exchange logs was created." in await followed(browser, "/create-exchange", form)
-    row = server.host.exchanges.find("logs")
+    row = server.host.topology.find("logs")
     assert (row.type, row.is_durable, row.alternate) == ("topic", True, "lost")
     assert "logs already, with the same" in await refusal(browser, "/create-exchange", form)
     problem = await refusal(browser, "/create-exchange", {**form, "type": "fanout"})
@@ -478,14 +478,14 @@ async def test_exchanges_are_created_and_bound(server: Harness, browser: Visitor
     )
     plain = {"name": "plain", "vhost": "/", "type": "direct", "auto_delete": "1"}
     await followed(browser, "/create-exchange", plain)
-    row = server.host.exchanges.find("plain")
+    row = server.host.topology.find("plain")
     assert (row.is_durable, row.auto_delete, row.is_super_stream) == (False, True, False)
 
     bound = {"kind": "stream", "destination": "orders", "key": "a.#", "arguments": '{"n": 1}'}
     text = await followed(browser, f"{HOST}/logs/bind", bound)
     assert "orders is bound to logs." in text
     assert "bound to logs already" in await followed(browser, f"{HOST}/logs/bind", bound)
-    (binding,) = server.host.exchanges.bindings_from("logs")
+    (binding,) = server.host.topology.bindings_from("logs")
     assert (binding.key, dict(binding.arguments)) == ("a.#", {"n": 1})
     (cells,) = await rows(browser, f"{HOST}/logs", "Bindings")
     assert cells[:3] == ["orders", "a.#", "n 1"]
@@ -495,7 +495,7 @@ async def test_exchanges_are_created_and_bound(server: Harness, browser: Visitor
     assert "no queue '<x>' in vhost '/'" in problem
     problem = await refusal(browser, f"{HOST}/logs/bind", {**bound, "key": "k" * 2000})
     assert "expected at most" in problem
-    assert server.host.exchanges.bindings_from("logs") == [binding]
+    assert server.host.topology.bindings_from("logs") == [binding]
     await followed(
         browser, f"{HOST}/plain/bind", {"kind": "exchange", "destination": "logs", "key": ""}
     )
@@ -521,7 +521,7 @@ async def test_exchanges_are_unbound_and_deleted(server: Harness, browser: Visit
         sent = {field["name"]: field["value"] for field in buttons[0]("input")}
         text = await followed(browser, f"{HOST}/x/unbind", sent)
         assert "s is no longer bound to x in that way." in text
-    assert not server.host.exchanges.has("x"), "it goes with its last binding"
+    assert not server.host.topology.has("x"), "it goes with its last binding"
     assert "there is no exchange x" in await refusal(browser, f"{HOST}/x/unbind", sent, 404)
     await followed(browser, "/create-exchange", {**form, "name": "y"})
     assert "there is no binding to s" in await refusal(browser, f"{HOST}/y/unbind", sent, 404)
@@ -545,7 +545,7 @@ async def test_exchanges_that_are_always_there(server: Harness, browser: Visitor
     sent = {"name": "amq.topic"}
     answer = await browser.send(f"{HOST}/amq.topic/delete", sent)
     assert answer.status_code == 403
-    assert server.host.exchanges.has("amq.topic")
+    assert server.host.topology.has("amq.topic")
 
 
 async def test_buttons_are_for_those_who_may(server: Harness, browser: Visitor) -> None:

@@ -299,8 +299,8 @@ async def state(server: Harness) -> object:
     stream = broker.virtual_hosts["/"].get_stream("s") if "/" in broker.virtual_hosts else None
     return (
         streams,
-        [host.exchanges.rows() for host in hosts],
-        [host.exchanges.bindings_from("s") for host in hosts],
+        [host.topology.rows() for host in hosts],
+        [host.topology.bindings_from("s") for host in hosts],
         stream and stream.standing.rows(),
         directory.users(),
         directory.permissions(),

@@ -256,7 +256,7 @@ class _Stage:
     def __init__(self, server: Harness) -> None:
         self._server = server
         self._before: dict[str, Any] = {}
-        self._built_in = server.host.exchanges.rows()
+        self._built_in = server.host.topology.rows()
 
     @classmethod
     async def make(cls, server: Harness) -> "_Stage":
@@ -285,13 +285,13 @@ class _Stage:
     def _now(self) -> dict[str, Any]:
         """All that a conversation can change and another one could notice."""
         server, host = self._server.server, self._server.host
-        bindings = host.exchanges._bindings
+        bindings = host.topology._bindings
         return {
             "users": dict(server.directory._users),
             "permissions": dict(server.directory._permissions),
             "virtual hosts": set(server.broker.virtual_hosts),
             "streams": {s.name: (host.row(s.name), s.standing.rows()) for s in host.streams()},
-            "exchanges": host.exchanges.rows(),
+            "exchanges": host.topology.rows(),
             "bindings": {name: set(found) for name, found in bindings.items() if found},
         }
 
@@ -318,20 +318,19 @@ class _Stage:
 
     async def _remove_all_but(self, kept: dict[str, Any]) -> None:
         host = self._server.host
-        exchanges = host.exchanges
-        for row in exchanges.rows():
+        for row in host.topology.rows():
             if row.is_super_stream and row not in kept["exchanges"]:
                 await host.delete_super_stream(row.name, _nothing)
         for name in host.names():
             if name not in kept["streams"]:
                 await host.delete(name, _nothing)
-        for row in exchanges.rows():
-            if row not in kept["exchanges"] and exchanges.has(row.name):
-                await exchanges.delete(row.name, if_unused=False)
+        for row in host.topology.rows():
+            if row not in kept["exchanges"] and host.topology.has(row.name):
+                await host.exchanges.delete(row.name, if_unused=False)
         for name, found in self._now()["bindings"].items():
             for identity in found - kept["bindings"].get(name, set()):
-                if (binding := exchanges._bindings[name].get(identity)) is not None:
-                    await exchanges.unbind(binding)
+                if (binding := host.topology._bindings[name].get(identity)) is not None:
+                    await host.exchanges.unbind(binding)
 
 
 def _nothing() -> None:

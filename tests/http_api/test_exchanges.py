@@ -541,7 +541,7 @@ _bound = st.builds(
 
 def ways(server: Harness) -> dict[tuple[object, ...], set[str]]:
     """Where messages with all sorts of keys and headers go from all exchanges."""
-    exchanges = server.host.exchanges
+    exchanges = server.host.topology
     headers: list[dict[str, Any]] = [{}, {"a": 1}, {"a": True, "b": 2}, {"x-c": 2}, {"b": "a"}]
     return {
         (row.name, key, number): set(Stepwise(exchanges.reach(row.name, [key], which)).result)

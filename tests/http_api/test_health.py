@@ -10,6 +10,7 @@ import httpx
 import pytest
 import trio
 
+from streamd.broker.stream_logs import StreamLogs
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from tests.auth import needs
@@ -68,13 +69,13 @@ async def test_not_before_all_streams_were_opened(
             await server.host.create(name, [])
             await server.host.find(name).ready()  # now it has files
     may_open = trio.Event()
-    original = VirtualHost.open_log
+    original = StreamLogs.open_log
 
-    async def open_log(self: VirtualHost, stream: Stream) -> Any:
+    async def open_log(self: StreamLogs, stream: Stream) -> Any:
         await may_open.wait()
         return await original(self, stream)
 
-    monkeypatch.setattr(VirtualHost, "open_log", open_log)
+    monkeypatch.setattr(StreamLogs, "open_log", open_log)
     async with harness(tmp_path) as server, anybody(server) as client:
         code, answer = await ready(client)
         assert (code, answer["reason"]) == (503, "not all streams have been opened since the start")

@@ -8,8 +8,8 @@ from segments.filter_demand import MAX_VALUES
 from segments.filter_index import MAX_KEYS, MAX_POSTINGS
 from segments.policy import MAX_CHUNK_BYTES
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES
-from streamd.broker.routing.exchanges import MAX_BINDINGS, MAX_EXCHANGES
 from streamd.broker.routing.rules import MAX_ARGUMENTS_BYTES
+from streamd.broker.routing.topology import MAX_BINDINGS, MAX_EXCHANGES
 from streamd.broker.searches import MAX_MESSAGE_BYTES, MAX_SEARCHES, PAGE_BYTES
 from streamd.broker.streams import fetcher as tier_fetcher
 from streamd.broker.streams.history import _STREAM_SAMPLES, MOST_STREAMS

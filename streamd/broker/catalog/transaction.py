@@ -69,11 +69,12 @@ class Transaction:
         values = (host, name, exchange_type, auto_delete, internal, alternate, super_stream)
         self._db.execute("INSERT INTO exchanges VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
-    def remove_exchange(self, virtual_host: str, name: str) -> None:
-        """Remove an exchange with the bindings from it and to it."""
-        self._delete("exchanges", virtual_host=virtual_host, name=name)
-        self._delete("bindings", virtual_host=virtual_host, source=name)
-        self._remove_bindings_to(virtual_host, name, to_exchange=True)
+    def remove_exchanges(self, virtual_host: str, names: Iterable[str]) -> None:
+        """Remove exchanges with the bindings from them and to them."""
+        for name in names:
+            self._delete("exchanges", virtual_host=virtual_host, name=name)
+            self._delete("bindings", virtual_host=virtual_host, source=name)
+            self._remove_bindings_to(virtual_host, name, to_exchange=True)
 
     def put_binding(self, row: Binding) -> None:
         """Add a binding; an existing partition moves to this position."""

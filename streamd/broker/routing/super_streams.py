@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from streamd.broker.routing.exchanges import Exchanges
+from streamd.broker.routing.topology import Topology
 from streamd.broker.streams.groups import NO_PARTITION
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
@@ -12,17 +12,17 @@ from streamd.operations.streams import Partition, SuperStreamRow
 class SuperStreams:
     """A view of those exchanges that are super streams."""
 
-    def __init__(self, virtual_host: Name, exchanges: Exchanges) -> None:
+    def __init__(self, virtual_host: Name, topology: Topology) -> None:
         self._virtual_host = virtual_host
-        self._exchanges = exchanges
+        self._topology = topology
 
     def __contains__(self, name: Name) -> bool:
         """Whether there is a super stream of that name."""
-        return self._exchanges.is_super_stream(name)
+        return self._topology.is_super_stream(name)
 
     def rows(self) -> Iterator[SuperStreamRow]:
         """Those that there are now, by name."""
-        names = [row.name for row in self._exchanges.rows() if row.is_super_stream]
+        names = [row.name for row in self._topology.rows() if row.is_super_stream]
         return (self.find(name) for name in names if name in self)
 
     def find(self, name: Name) -> SuperStreamRow:
@@ -35,7 +35,7 @@ class SuperStreams:
             raise Refused(Reason.NOT_FOUND, name)
         partitions = [
             Partition(binding.key, binding.destination, binding.position)
-            for binding in self._exchanges.bindings_from(name)
+            for binding in self._topology.bindings_from(name)
             if binding.position is not None
         ]
         return SuperStreamRow(self._virtual_host, name, tuple(partitions))

@@ -38,7 +38,7 @@ class ExchangeMethods:
             if method.passive:
                 check_not_default(name)
                 self._context.require_any("exchange", name)
-                self._host.exchanges.find(name)
+                self._host.topology.find(name)
             else:
                 await self._declare_active(name, method)
         self._context.answer(channel, m.ExchangeDeclareOk(), nowait=method.nowait)

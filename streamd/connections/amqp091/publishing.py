@@ -210,7 +210,7 @@ class Publishing:
         self._require(exchange)
         targets = self._known(exchange, key)
         if targets is None:
-            if self._host.exchanges.looks_at_headers(exchange):
+            if self._host.topology.looks_at_headers(exchange):
                 return 0
             work = Stepwise(self._targets(exchange, key, _PLAIN, NO_PROPERTIES, None))
             if not work.is_done:
@@ -384,7 +384,7 @@ class Publishing:
             raise precondition_failed(READ_ONLY)
         if exchange != DEFAULT_EXCHANGE:
             try:
-                row = self._host.exchanges.find(exchange)
+                row = self._host.topology.find(exchange)
             except Refused:
                 raise not_found("exchange", exchange, self._host.name) from None
             if row.is_internal:
@@ -402,7 +402,7 @@ class Publishing:
 
     def _known(self, exchange: Name, key: str) -> list[_Target] | None:
         """Where messages with this key went since anything was declared or bound."""
-        version = self._host.exchanges.version
+        version = self._host.topology.version
         if self._version != version:
             self._places.clear()
             self._version = version
@@ -418,15 +418,15 @@ class Publishing:
     ) -> Steps[list[_Target]]:
         if known is not None:
             return known
-        exchanges = self._host.exchanges
-        if exchanges.looks_at_headers(exchange):
+        topology = self._host.topology
+        if topology.looks_at_headers(exchange):
             keys = (key, *head.more_keys)
             return (yield from self._resolve(exchange, keys, _plain_headers(properties)))
         if head.more_keys:
             return (yield from self._resolve(exchange, (key, *head.more_keys), NO_HEADERS))
-        version = exchanges.version
+        version = topology.version
         found = yield from self._resolve(exchange, (key,), NO_HEADERS)
-        if version == self._version == exchanges.version and len(found) <= _TARGETS_A_TURN:
+        if version == self._version == topology.version and len(found) <= _TARGETS_A_TURN:
             if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
             self._places[exchange, key] = found
@@ -436,7 +436,7 @@ class Publishing:
         self, exchange: Name, keys: tuple[str, ...], headers: Headers
     ) -> Steps[list[_Target]]:
         targets = []
-        names = yield from self._host.exchanges.reach(exchange, keys, headers)
+        names = yield from self._host.topology.reach(exchange, keys, headers)
         for number, name in enumerate(names, 1):
             try:
                 targets.append(_Target(self._host, self._host.find(name)))

@@ -248,9 +248,9 @@ async def test_an_older_super_stream_serves(tmp_path: Path) -> None:
         peer = await server.peer()
         assert (await peer.ask(c.Partitions, "super")).streams == ("p-1", "p-0", "p-1")
         assert (await peer.ask(c.Route, "again", "super")).streams == ("p-1",)
-        assert Stepwise(server.host.exchanges.reach("x", ["a"], {})).result == ["s", "p-0"]
+        assert Stepwise(server.host.topology.reach("x", ["a"], {})).result == ["s", "p-0"]
         assert await peer.code(c.DeleteSuperStream, "super") == OK
         assert server.host.names() == ["p-2", "s"]
-        assert Stepwise(server.host.exchanges.reach("x", ["a"], {})).result == ["s"]
+        assert Stepwise(server.host.topology.reach("x", ["a"], {})).result == ["s"]
     async with harness(tmp_path) as server:
         assert [row.name for row in server.host.super_streams.rows()] == ["empty"]

@@ -41,12 +41,12 @@ def state(server: Harness) -> dict[str, Any]:
     assert server.server.broker._resources.quota._used == len(rows)
     return {
         "streams": [row._replace(has_files=False) for row in rows],
-        "exchanges": {n: host.exchanges.rows() for n, host in hosts.items()},
+        "exchanges": {n: host.topology.rows() for n, host in hosts.items()},
         "super streams": {n: list(host.super_streams.rows()) for n, host in hosts.items()},
         "bindings": {
             n: [
-                sorted(map(str, host.exchanges.bindings_from(row.name)))
-                for row in host.exchanges.rows()
+                sorted(map(str, host.topology.bindings_from(row.name)))
+                for row in host.topology.rows()
             ]
             for n, host in hosts.items()
         },

@@ -36,7 +36,7 @@ async def bind(
 
 
 def declared(server: Harness) -> set[str]:
-    rows = server.host.exchanges.rows()
+    rows = server.host.topology.rows()
     return {row.name for row in rows if row.name and not row.name.startswith("amq.")}
 
 

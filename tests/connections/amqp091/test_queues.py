@@ -474,7 +474,7 @@ class TestExchanges:
         peer = await server.peer()
         for _ in range(2):
             assert await peer.code(c.CreateSuperStream, "super", ("p",), ("a",), ()) == OK
-            assert len(server.host.exchanges.bindings_from("super")) == 1
+            assert len(server.host.topology.bindings_from("super")) == 1
             bind = m.ExchangeBind(0, "amq.fanout", "super", "a", False, {})
             await amqp.ask(bind, m.ExchangeBindOk)
             assert await peer.code(c.DeleteSuperStream, "super") == OK

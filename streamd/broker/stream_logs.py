@@ -1,0 +1,279 @@
+"""The folders of the streams of one virtual host: made, opened, shortened, thrown away."""
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from segments import Log, LogPolicy, SegmentsError
+from segments.codec import Damage
+from segments.disk import OsDisk
+from segments.errors import LostCopyError, UnrestoredError
+from segments.log import LogObserver
+from segments.segment import Segment
+from segments.store.object_names import StreamKey
+from streamd.broker.declared.rows import StreamRow
+from streamd.broker.orphans import has_messages, set_aside
+from streamd.broker.resources import ServerResources
+from streamd.broker.streams.flusher import FlushMode
+from streamd.broker.streams.indexer import Indexer
+from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.stream import Stream
+from streamd.broker.streams.stream_table import StreamTable
+from streamd.net import threads
+from streamd.net.turns import in_turns
+from streamd.operations.arguments import policy_of
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name, stream_folder
+
+logger = logging.getLogger(__name__)
+
+_TRASH = "trash"
+
+
+class StreamLogs:
+    """Where the logs of a virtual host's streams come from; see stream.LogStore.
+
+    Args:
+        virtual_host: its name.
+        streams: that there are.
+        resources: shared by all virtual hosts.
+    """
+
+    def __init__(
+        self, virtual_host: Name, streams: StreamTable, resources: ServerResources
+    ) -> None:
+        self._virtual_host = virtual_host
+        self._streams = streams
+        self._resources = resources
+
+    async def open_log(self, stream: Stream) -> Log:
+        """See stream.LogStore."""
+        row = self._streams.row(stream.name)
+        if self._resources.follower is not None:
+            await self._resources.follower.make_folder(
+                self._virtual_host, row.name, self.folder(row.name)
+            )
+            log = await threads.in_thread(self._open_files, row, stream)
+        elif not row.has_files:
+            log = await self._create_files(row, stream)
+        else:
+            log = await self._open_whole(row, stream)
+        log.policy = self.policy(self._streams.row(stream.name))  # changed meanwhile
+        for line in log.report.steps:
+            logger.warning("stream %s: %s", row.name, line)
+        for line in log.report.losses:
+            logger.error("stream %s: %s", row.name, line)
+        return log
+
+    def policy(self, row: StreamRow) -> LogPolicy:
+        """The limits of a stream's log."""
+        policy = policy_of(row.effective, has_tier=self._resources.has_tier)
+        if self._resources.follower is not None:  # that server drops what is old
+            return replace(policy, max_length_bytes=None, max_age_ms=None)
+        return policy
+
+    async def _open_whole(self, row: StreamRow, stream: Stream) -> Log:
+        """Its log, with all segments that only the tier has."""
+        tier = self._resources.tier
+        try:
+            return await threads.in_thread(self._open_existing, row, stream)
+        except LostCopyError as error:
+            if tier is None:
+                raise
+            key = StreamKey(self._virtual_host, row.name, error.creation)
+            await tier.lost_copies.fetch_copy(key, self.folder(row.name), error)
+        except UnrestoredError as error:
+            if tier is None:
+                raise
+            await tier.lost_copies.restore_again(self._virtual_host, row.name, error)
+        return await threads.in_thread(self._open_existing, row, stream)
+
+    def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
+        folder = self.folder(row.name)
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"its folder {folder} is missing")
+        return self._open_files(row, stream)
+
+    def _open_files(self, row: StreamRow, stream: Stream) -> Log:
+        fetcher, known = self._resources.fetcher, stream.figures
+        life = "" if known is None else known.life
+        return Log.open(
+            self.folder(row.name),
+            self.policy(row),
+            observer=_LogObserver(stream, self._resources.indexer),
+            cache=fetcher.cache if fetcher is not None else None,
+            epoch=self._resources.epoch(),
+            life=life if self._resources.follower is None else None,
+            commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
+        )
+
+    async def _create_files(self, row: StreamRow, stream: Stream) -> Log:
+        """The files of a new stream, on the device before the catalog says that they exist."""
+        log = await threads.in_thread(self._create_folder, row, stream)
+        stream.life.waits_for_turn()
+        try:
+            async with self._resources.catalog.turn() as turn:
+                if self._streams.get(row.name) is not stream:
+                    raise Refused(Reason.NOT_FOUND, row.name)
+                await turn.commit(lambda catalog: catalog.put_files(self._virtual_host, row.name))
+                current = self._streams.row(row.name)
+                self._streams.replace_row(current._replace(has_files=True))
+        except BaseException:
+            log.abandon()
+            raise
+        return log
+
+    def _create_folder(self, row: StreamRow, stream: Stream) -> Log:
+        """Create the folder of a new stream; one that a stop left there half-way goes.
+
+        One with messages may be that of an earlier stream, brought back by a power failure, or a
+        copy that somebody has put there: it is moved to the orphans.
+
+        Its parents are synced, so that no power failure takes it away, or brings the folder of an
+        earlier stream of that name back.
+        """
+        folder = self.folder(row.name)
+        if has_messages(Path(folder)):
+            set_aside(self._resources.data, Path(folder))
+        elif Path(folder).exists():
+            OsDisk().remove_folder(folder)
+        log = self._open_files(row, stream)
+        try:
+            for parent in itertools.islice(Path(folder).parents, 4):
+                OsDisk().sync_folder(str(parent))
+        except BaseException:
+            log.abandon()
+            raise
+        return log
+
+    def folder(self, name: Name) -> str:
+        """Where a stream's files are."""
+        return stream_folder(self._resources.data, self._virtual_host, name)
+
+    async def take_away(self, names: Sequence[Name]) -> None:
+        """Give the folders of streams that are gone names of their own, in one step each.
+
+        Nobody reads or writes them by their old names any more: work on them has ended, and
+        consumers were told. So a new stream of that name starts empty, whatever happens to these.
+        """
+        try:
+            trashed = await threads.in_thread(self._move_to_trash, names)
+        except SegmentsError as error:  # a new stream of that name removes them, or the next start
+            logger.warning("files of deleted streams are left: %s", error)
+            return
+        self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
+
+    def _move_to_trash(self, names: Iterable[Name]) -> list[str]:
+        trash = trash_folder(self._resources.data)
+        moved = []
+        for name in names:
+            folder = Path(self.folder(name))
+            if not folder.exists():
+                continue  # it was never used
+            place = trash / uuid4().hex
+            try:
+                trash.mkdir(exist_ok=True)
+                folder.rename(place)
+            except OSError as error:  # a full disk, say: then they have to go where they are
+                logger.info("files of the deleted stream %s are not moved: %s", name, error)
+                _remove_at_once(name, folder)
+            else:
+                moved.append(str(place))
+        return moved
+
+    async def expire(self) -> None:
+        """Apply age limits to streams that nobody writes to."""
+        async for stream in in_turns(self._streams.all()):
+            with self._resources.supervisor.guarded("dropping old segments", stream.name):
+                await self._expire(stream)
+
+    async def _expire(self, stream: Stream) -> None:
+        if stream.is_open:
+            await stream.life.held.expire()
+        elif self._has_outlived(stream):
+            with suppress(Refused):  # its log says why
+                async with stream.opened():
+                    await stream.life.held.expire()
+
+    def _has_outlived(self, stream: Stream) -> bool:
+        """A stream whose log is closed has a segment that is too old."""
+        figures, row = stream.figures, self._streams.find_row(stream.name)
+        if figures is None or figures.oldest_ends_ms is None or row is None:
+            return False
+        max_age_ms = self.policy(row).max_age_ms
+        if max_age_ms is None:
+            return False
+        return figures.oldest_ends_ms < self._resources.now_ms() - max_age_ms
+
+
+def trash_folder(data: str) -> Path:
+    """Where deleted streams are until their files are gone."""
+    return Path(data, _TRASH)
+
+
+class _LogObserver(LogObserver):
+    """Passes requests on to the indexers, and reports damage.
+
+    Args:
+        indexer: builds filter indexes.
+    """
+
+    def __init__(self, stream: Stream, indexer: Indexer) -> None:
+        self._stream = stream
+        self._indexer = indexer
+
+    def index_requested(self, _log: Log) -> None:
+        """See LogObserver."""
+        if self._stream.life.opened_log is not None:
+            self._indexer.index_requested(self._stream.life.opened_log)
+
+    def keys_requested(self, _log: Log) -> None:
+        """See LogObserver."""
+        self._stream.life.keys_requested()
+
+    def damage_found(self, segment: Segment, damage: Damage) -> None:
+        """See LogObserver."""
+        if self._stream.state is StreamState.GONE:
+            return  # its files are being removed
+        lost = damage.next_offset - damage.first_offset
+        logger.error(
+            "stream %s: %s is damaged at byte %s, a reader found that: %s messages from offset "
+            "%s on are lost; look at %s",
+            self._stream.name,
+            segment.path(),
+            damage.position,
+            lost,
+            damage.first_offset,
+            "the store, and at `streamd tier verify`"
+            if segment.cold is not None
+            else "the disk, and at `python -m segments verify`",
+        )
+
+    def clock_was_ahead(self, _log: Log, ahead_ms: int) -> None:
+        """See LogObserver."""
+        logger.warning(
+            "stream %s: its newest message is %s s ahead of the clock, which was wrong then or is "
+            "wrong now; times of new messages follow the clock",
+            self._stream.name,
+            f"{ahead_ms // 1_000:,}",
+        )
+
+
+def _remove_at_once(name: str, folder: Path) -> None:
+    try:
+        OsDisk().remove_folder(str(folder))
+    except SegmentsError as error:
+        logger.warning("files of the deleted stream %s are left: %s", name, error)
+
+
+async def _empty_trash(folders: Iterable[str]) -> None:
+    for folder in folders:
+        try:
+            await threads.in_thread(OsDisk().remove_folder, folder)
+        except SegmentsError as error:
+            logger.warning("%s; it will be removed at the next start", error)
