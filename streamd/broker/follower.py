@@ -144,6 +144,12 @@ class _Followed:
         found = names_in(self.folders[0]) if manifest is None else manifest.stream[:2]
         return None if found is None else (as_sent(found[0]), as_sent(found[1]))
 
+    def looked(self, now_ms: int, *, has_changed: bool) -> None:
+        """The store has answered; the less changes, the later it is asked again."""
+        self.looked_ms = now_ms
+        self.pause = POLL_SECONDS if has_changed else min(2 * self.pause, IDLE_SECONDS)
+        self.due_at = trio.current_time() + self.pause
+
 
 class _Copied(NamedTuple):
     """What a copy of the catalog says."""
@@ -205,7 +211,8 @@ class Follower:
                 raise away
             copy = Path(self._data, _NEW_CATALOG, CATALOG_FILE)
             content = await threads.in_thread(copy.read_bytes)
-            stored = [Stored(row, self._manifest(row)) for row in self._rows()]
+            followed = [(r, self._followed(r.virtual_host, r.name)) for r in self._rows()]
+            stored = [Stored(row, None if one is None else one.manifest) for row, one in followed]
             await threads.in_thread(put_catalog, self._data, content, stored)
         except (SegmentsError, CatalogError, OSError) as error:
             raise RestoreError(f"cannot read the tier: {error}") from error
@@ -372,7 +379,7 @@ class Follower:
             logger.error("%s", fault)
             one.fault = fault
             self._has_changed = True
-        self._looked(one, has_changed=False)
+        one.looked(self._now_ms(), has_changed=False)
 
     def _take(self, one: _Followed, found: FoundManifest | None) -> None:
         """A manifest was read, or there is none any more."""
@@ -386,12 +393,7 @@ class Follower:
             one.num_resets += 1
             self._has_changed = True
         one.manifest, one.etag, one.fault = manifest, etag, ""
-        self._looked(one, has_changed=has_changed)
-
-    def _looked(self, one: _Followed, *, has_changed: bool) -> None:
-        one.looked_ms = self._now_ms()
-        one.pause = POLL_SECONDS if has_changed else min(2 * one.pause, IDLE_SECONDS)
-        one.due_at = trio.current_time() + one.pause
+        one.looked(self._now_ms(), has_changed=has_changed)
 
     # -- showing
 
@@ -408,9 +410,9 @@ class Follower:
                 rows[names] = StreamRow(*names, {}, has_files=True)
         return list(rows.values())
 
-    def _manifest(self, row: StreamRow) -> Manifest | None:
+    def _life(self, row: StreamRow) -> str:
         one = self._followed(row.virtual_host, row.name)
-        return None if one is None else one.manifest
+        return "" if one is None else one.life
 
     def _followed(self, host: str, name: str) -> _Followed | None:
         return self._streams.get(StreamKey(host, name, "").folder.removesuffix("~"))
@@ -421,10 +423,6 @@ class Follower:
             return None
         host = self._broker.virtual_hosts.get(names[0])
         return None if host is None else host.get_stream(names[1])
-
-    def _life(self, row: StreamRow) -> str:
-        one = self._followed(row.virtual_host, row.name)
-        return "" if one is None else one.life
 
     def _note_shown(self) -> None:
         rows = self._rows()
@@ -510,11 +508,8 @@ class Follower:
             requests={**TierStatus().requests, **self._store.requests},
             transferred={**TierStatus().transferred, **self._store.transferred},
             errors=self._store.errors,
-            looked_seconds=self._seconds_since(self._looked_ms),
+            looked_seconds=_seconds_between(self._looked_ms, self._now_ms()),
         )
-
-    def _seconds_since(self, looked_ms: int) -> float | None:
-        return max(0, self._now_ms() - looked_ms) / 1_000 if looked_ms else None
 
     def stream(self, virtual_host: Name, name: Name) -> StreamTier | None:
         """See TierReports."""
@@ -533,7 +528,7 @@ class Follower:
             segments_waiting=0,
             oldest_waiting_seconds=None,
             sentence=one.fault,
-            looked_seconds=self._seconds_since(one.looked_ms),
+            looked_seconds=_seconds_between(one.looked_ms, self._now_ms()),
         )
 
     async def verify(self, virtual_host: Name, name: Name) -> Verification:  # noqa: ARG002
@@ -657,3 +652,7 @@ def _figures(manifest: Manifest) -> LogFigures:
         life=manifest.stream.creation,
         gaps=Gaps(Gap.between(a.next_offset, b.base_offset) for a, b in pairwise(segments)),
     )
+
+
+def _seconds_between(looked_ms: int, now_ms: int) -> float | None:
+    return max(0, now_ms - looked_ms) / 1_000 if looked_ms else None

@@ -52,9 +52,9 @@ class Session:
             m.BasicAck: self._settle_many,
             m.BasicNack: self._settle_many,
             m.AccessRequest: self._grant_access,
-            m.TxSelect: self._refuse_transaction,
-            m.TxCommit: self._refuse_transaction,
-            m.TxRollback: self._refuse_transaction,
+            m.TxSelect: _refuse_transaction,
+            m.TxCommit: _refuse_transaction,
+            m.TxRollback: _refuse_transaction,
         }
         parts = (self._consuming, Queues(context), ExchangeMethods(context))
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
@@ -299,9 +299,10 @@ class Session:
     async def _grant_access(self, channel: Channel, _method: m.AccessRequest) -> None:
         self._context.answer(channel, m.AccessRequestOk())
 
-    async def _refuse_transaction(self, _channel: Channel, method: m.Method) -> None:
-        name = type(method).__name__
-        raise not_implemented(f"{name}: there are no transactions; use publisher confirms")
+
+async def _refuse_transaction(_channel: Channel, method: m.Method) -> None:
+    name = type(method).__name__
+    raise not_implemented(f"{name}: there are no transactions; use publisher confirms")
 
 
 def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
