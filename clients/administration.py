@@ -1,5 +1,6 @@
 """Everything but messages: streams, super streams, users, selectors."""
 
+import base64
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -379,19 +380,47 @@ class Administration:
         return await self._manage(operation, arguments, ANSWER_SECONDS)
 
     async def _manage(
-        self, operation: str, arguments: Mapping[str, str], seconds: float | None
+        self,
+        operation: str,
+        arguments: Mapping[str, str],
+        seconds: float | None,
+        *,
+        changes: bool | None = None,
     ) -> list[dict[str, str]]:
         if not self._connection.is_streamd:
             raise Unsupported("only a streamd server is managed over the stream protocol")
         pairs = tuple(Pair(*item) for item in arguments.items())
         connection = self._connection
-        send = connection.ask if operation in _QUERIES else connection.request
+        is_query = operation in _QUERIES if changes is None else not changes
+        send = connection.ask if is_query else connection.request
         answer = await send(c.Manage, operation, pairs, seconds=seconds)
         if answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:  # the reason is its name
             raise refusal(answer.code, f"{operation} {answer.reason}".rstrip())
         if answer.code != OK:
             raise refusal(answer.code, f"{operation} is refused", answer.reason)
         return [dict(row) for row in answer.rows]
+
+    async def carry_out(
+        self, operation: str, fields: bytes, *, changes: bool, seconds: float | None = None
+    ) -> bytes:
+        """Have the server carry out any of its operations.
+
+        Args:
+            operation: its name.
+            fields: its fields, in msgpack.
+            changes: it changes something, so it is not asked for again when the connection is lost.
+            seconds: how long to wait for the answer; None waits for ever.
+
+        Returns:
+            The answer, in msgpack.
+
+        Raises:
+            Unsupported: the server is not a streamd, or does not know it.
+            AccessRefused, PreconditionFailed, StreamDoesNotExist: it is refused; says why.
+        """
+        words = {"fields": base64.b64encode(fields).decode("ascii")}
+        rows = await self._manage(operation, words, seconds, changes=changes)
+        return base64.b64decode("".join(row["answer"] for row in rows))
 
     async def tier_report(self, operation: str, **arguments: str) -> list[dict[str, str]]:
         """What the server tells of its tier; waits as long as the object store takes.

@@ -6,10 +6,8 @@ with.
 """
 
 import logging
-import struct
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import msgspec
 import trio
@@ -17,7 +15,7 @@ import trio
 from streamd.auth.users import UserDirectory
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.engine import Caller, Engine
-from streamd.hop.declared import by_name
+from streamd.engine.by_name import carry_out
 from streamd.hop.messages import (
     DOOR,
     Answered,
@@ -31,10 +29,8 @@ from streamd.hop.messages import (
     FromEngine,
     HopError,
     Leave,
-    answer_bytes,
     frame,
 )
-from streamd.net.turns import in_turns
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.rights import may_come_from
 
@@ -43,8 +39,6 @@ logger = logging.getLogger(__name__)
 _READ_BYTES = 64 << 10
 _ASKED_AT_ONCE = 1_000  # by a door; more is refused
 _ENTERING_AT_ONCE = 1_000  # and then the door is not read from, until one is through
-_MANY = 500  # rows, which are encoded in turns
-_LIST = struct.Struct(">BI")  # the head of a list in msgpack: array 32, and how many
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -134,17 +128,10 @@ class Doorway:
             await self._send(answer)
 
     async def _carry_out(self, ask: Ask) -> msgspec.Raw:
-        caller, kind = self._sessions.get(ask.session), by_name().get(ask.operation)
+        caller = self._sessions.get(ask.session)
         if caller is None:
             raise Refused(Reason.ACCESS_REFUSED, "the login has ended")
-        if kind is None:
-            details = f"there is no operation {ask.operation[:40]!r}"
-            raise Refused(Reason.PRECONDITION_FAILED, details)
-        try:
-            request: Any = msgspec.msgpack.decode(ask.fields, type=kind)
-        except msgspec.MsgspecError as error:
-            raise Refused(Reason.PRECONDITION_FAILED, str(error)) from None
-        return await _encoded(await self._engine.ask(caller, request))
+        return msgspec.Raw(await carry_out(self._engine, caller, ask.operation, bytes(ask.fields)))
 
     # -- users
 
@@ -200,11 +187,3 @@ class Doorway:
                 await self._stream.send_all(data)
             except _GONE:
                 await self._stream.aclose()
-
-
-async def _encoded(answer: object) -> msgspec.Raw:
-    """An answer as it is sent."""
-    if not isinstance(answer, list) or len(answer) < _MANY:
-        return answer_bytes(answer)
-    rows = [answer_bytes(row) async for row in in_turns(answer)]
-    return msgspec.Raw(b"".join([_LIST.pack(0xDD, len(rows)), *rows]))

@@ -119,18 +119,16 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 encode = _ENCODER.encode
 
 
-def answer_bytes(answer: object) -> msgspec.Raw:
+def answer_bytes(answer: object) -> bytes:
     """An answer as it is sent; halves of characters, which clients may bring, are shown as ?.
 
     Args:
         answer: plain records and what Python has; see `streamd.operations`.
     """
     try:
-        return msgspec.Raw(encode(answer))
+        return encode(answer)
     except UnicodeEncodeError:
-        return msgspec.Raw(
-            encode(_whole(msgspec.to_builtins(answer, enc_hook=_plain, builtin_types=(bytes,))))
-        )
+        return encode(_whole(msgspec.to_builtins(answer, enc_hook=_plain, builtin_types=(bytes,))))
 
 
 def _whole(value: object) -> object:

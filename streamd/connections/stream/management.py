@@ -1,9 +1,12 @@
-"""`Manage`: operations as words, for programs that speak the stream protocol.
+"""`Manage`: operations, for programs that speak the stream protocol.
 
-A request names an operation and gives its fields as strings; rows of strings answer. Some names
-stand for an operation with fields that are set already.
+A request names an operation. It gives the fields as strings, and rows of strings answer; some names
+stand for an operation with fields that are set already. Or it gives them in msgpack, in base64, as
+FIELDS; then the answer comes as ANSWER in the same way, cut into as many rows as it takes. So any
+operation can be asked for.
 """
 
+import base64
 import dataclasses
 import functools
 import logging
@@ -16,6 +19,7 @@ import msgspec
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.engine import Caller
+from streamd.engine.by_name import carry_out
 from streamd.net.turns import in_turns
 from streamd.operations import streams as s, tier as t, users as u, virtual_hosts as v
 from streamd.operations.declaration import Created, Operation
@@ -28,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_DIGITS = 20  # of a number; those of 64 bits have fewer
 _NAMED = "stream."  # begins what names one of several streams
+_FIELDS, _ANSWER = "fields", "answer"  # see the module
+_MOST_ANSWER = 16 << 20  # bytes, in one frame
+_PART = 24_000  # bytes of an answer in one row: 32,000 characters, of 32,767 in a string
 
 
 class _Form(NamedTuple):
@@ -80,20 +87,42 @@ class Management:
         code, reason = OK, ""
         name = command.operation[:40]
         try:
-            form = _FORMS.get(command.operation)
-            if form is None:
-                raise Refused(Reason.PRECONDITION_FAILED, f"there is no operation {name!r}")
-            request = self._read(form, dict(command.arguments))
-            rows = _rows(await self._context.engine.ask(self._caller, request), form.shown)
-            if form.kind is t.GetTier:
-                streams = await self._context.engine.ask(self._caller, t.ListTier())
-                rows = chain(rows, _rows(streams))
+            words = dict(command.arguments)
+            if _FIELDS in words:
+                rows = await self._carry_out(command.operation, words[_FIELDS])
+            else:
+                rows = await self._ask(command.operation, words)
         except Refused as refused:
             code, reason = code_of(refused), refused.details
         logger.info("%s by %s: %s", name, self._caller.name, reason or "done")
         answer = [tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows)]
         response = c.ManageResponse(command.correlation_id, code, reason, tuple(answer))
         await self._context.answer_in_turns(response)
+
+    async def _ask(self, name: str, words: dict[str, Any]) -> Iterable[Mapping[str, str]]:
+        form = _FORMS.get(name)
+        if form is None:
+            raise Refused(Reason.PRECONDITION_FAILED, f"there is no operation {name[:40]!r}")
+        rows = _rows(
+            await self._context.engine.ask(self._caller, self._read(form, words)), form.shown
+        )
+        if form.kind is t.GetTier:
+            streams = await self._context.engine.ask(self._caller, t.ListTier())
+            rows = chain(rows, _rows(streams))
+        return rows
+
+    async def _carry_out(self, name: str, fields: str) -> Iterator[Mapping[str, str]]:
+        try:
+            given = base64.b64decode(fields, validate=True)
+        except ValueError:
+            details = f"{_FIELDS} is not base64"
+            raise Refused(Reason.PRECONDITION_FAILED, details) from None
+        answer = await carry_out(self._context.engine, self._caller, name, given)
+        if len(answer) > _MOST_ANSWER:
+            details = f"the answer has {len(answer):,} bytes, expected at most {_MOST_ANSWER:,}"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        parts = (answer[at : at + _PART] for at in range(0, len(answer), _PART))
+        return ({_ANSWER: base64.b64encode(part).decode("ascii")} for part in parts)
 
     def _read(self, form: _Form, words: dict[str, Any]) -> Operation[Any]:
         """The request.
