@@ -14,6 +14,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 
 OK = ResponseCode.OK
+_PART = 32_000  # characters of an operation's fields in one string of the protocol
 # Operations of Manage that change nothing: those, and no others, are asked again when the
 # connection was lost.
 _QUERIES = frozenset(
@@ -395,9 +396,11 @@ class Administration:
         send = connection.ask if is_query else connection.request
         answer = await send(c.Manage, operation, pairs, seconds=seconds)
         if answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:  # the reason is its name
-            raise refusal(answer.code, f"{operation} {answer.reason}".rstrip())
+            words = answer.reason if changes is not None else f"{operation} {answer.reason}"
+            raise refusal(answer.code, words.rstrip())
         if answer.code != OK:
-            raise refusal(answer.code, f"{operation} is refused", answer.reason)
+            what = f"{operation} is refused" if changes is None else ""
+            raise refusal(answer.code, what, answer.reason)
         return [dict(row) for row in answer.rows]
 
     async def carry_out(
@@ -418,7 +421,9 @@ class Administration:
             Unsupported: the server is not a streamd, or does not know it.
             AccessRefused, PreconditionFailed, StreamDoesNotExist: it is refused; says why.
         """
-        words = {"fields": base64.b64encode(fields).decode("ascii")}
+        text = base64.b64encode(fields).decode("ascii")
+        words = {"fields": text[:_PART]}
+        words |= {f"fields.{at}": text[at : at + _PART] for at in range(_PART, len(text), _PART)}
         rows = await self._manage(operation, words, seconds, changes=changes)
         return base64.b64decode("".join(row["answer"] for row in rows))
 

@@ -77,7 +77,8 @@ class ServerRefused(StreamError):
     """
 
     def __init__(self, code: int, what: str, reason: str = "") -> None:
-        super().__init__(f"{what}: {reason or text_of(code)}")
+        why = reason or text_of(code)
+        super().__init__(f"{what}: {why}" if what else why)
         self.code = code
 
 
@@ -129,7 +130,7 @@ def refusal(code: int, what: str, reason: str = "") -> ServerRefused:
 
     Args:
         code: of the answer.
-        what: was asked for.
+        what: was asked for; empty where the reason says it all.
         reason: as the server gave it; the code in words where it gave none.
     """
     return _BY_CODE.get(code, ServerRefused)(code, what, reason)

@@ -64,12 +64,14 @@ from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net import links, threads
+from streamd.net.actor import CHANGE
 from streamd.net.clock import wall_clock_ms
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
 from streamd.operations.errors import Refused
 from streamd.operations.names import as_sent
+from streamd.operations.server import DoorFacts
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -175,9 +177,10 @@ class Server:
         self.connections = ConnectionRegistry()
         self.handshakes = 0
         self.serving: trio.Nursery | None = None
+        self._doors: dict[str, DoorFacts] = {}
         self._config = config
         self._max_connections = _connection_budget(config, outside)
-        self.engine = open_engine(broker, directory, self.connections, self.addresses)
+        self.engine = open_engine(broker, directory, self.connections, self.addresses, self._doors)
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
@@ -281,8 +284,23 @@ class Server:
             engines_end: of the socket pair.
         """
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(engines_end))
-        with self.broker.supervisor.guarded("serving a door", name):
+        with self._door(name):
             await self._doorway(name, stream).run()
+
+    @contextmanager
+    def _door(self, name: str) -> Iterator[None]:
+        """A process is there in this block; it fails alone."""
+        before = self._doors.get(name)
+        starts = 1 if before is None else before.starts + 1
+        self._doors[name] = DoorFacts(name, True, starts, self.broker.now_ms())
+        try:
+            with self.broker.supervisor.guarded("serving a door", name):
+                yield
+        finally:
+            if self._doors[name].starts == starts:  # the next one is not there yet
+                self._doors[name] = DoorFacts(name, False, starts, self.broker.now_ms())
+                if self.serving is not None:
+                    logger.info("the process for %s has gone", name, extra=CHANGE)
 
     async def serve_links(self, name: str, engines_end: socket.socket) -> None:
         """Serve the AMQP connections that a process has, until it ends.
@@ -292,7 +310,7 @@ class Server:
             engines_end: of the socket pair over which it gives them.
         """
         engines_end.setblocking(False)
-        with engines_end, self.broker.supervisor.guarded("serving a door", name):
+        with engines_end, self._door(name):
             async for transport in links.given(engines_end, self.broker.poller):
                 if self.serving is None:
                     transport.close()

@@ -131,6 +131,11 @@ class Broker:
         )
 
     @property
+    def has_alarms(self) -> bool:
+        """Some stream accepts no messages."""
+        return any(host.alarms() for host in self.virtual_hosts.values())
+
+    @property
     def is_read_only(self) -> bool:
         """Another server writes everything that is here."""
         return self._resources.follower is not None

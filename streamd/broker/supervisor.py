@@ -15,6 +15,8 @@ from contextlib import contextmanager
 
 import trio
 
+from streamd.net.actor import serves
+
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.1  # seconds
@@ -83,6 +85,7 @@ class Supervisor:
         logger.error("%s failed, the rest goes on", where, exc_info=error)
 
     async def _run_once(self, kind: str, task: Callable[[], Awaitable[None]], subject: str) -> None:
+        serves(None)
         with self.guarded(kind, subject):
             await task()
 
@@ -93,6 +96,7 @@ class Supervisor:
         subject: str,
         scope: trio.CancelScope | None,
     ) -> None:
+        serves(None)
         pause = _FIRST_PAUSE
         with scope or trio.CancelScope():
             while True:

@@ -26,6 +26,7 @@ from streamd.broker.streams.groups import Groups
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.net.actor import CHANGE
 from streamd.net.turns import in_turns
 from streamd.operations.arguments import Arguments, read_arguments
 from streamd.operations.errors import Reason, Refused
@@ -217,7 +218,7 @@ class VirtualHost:
                 except Refused as refused:
                     return [outcome or refused for outcome in outcomes]
         for name in rows:
-            logger.info("created stream %s", name)
+            logger.info("created stream %s", name, extra=CHANGE)
         return outcomes
 
     def _check_new(self, row: StreamRow, beside: StreamRow | None) -> None:
@@ -226,10 +227,14 @@ class VirtualHost:
             return
         if existing.arguments == row.arguments:
             raise Refused(Reason.ALREADY_EXISTS, row.name)
-        raise Refused(
-            Reason.PRECONDITION_FAILED,
-            f"{row.name} exists with arguments {existing.arguments}, not {row.arguments}",
-        )
+        wanted, known = row.arguments, existing.arguments
+        differing = [
+            f"{key} is {known.get(key, 'not set')}, not {wanted.get(key, 'left out')}"
+            for key in sorted({*wanted, *known})
+            if wanted.get(key) != known.get(key)
+        ]
+        details = f"{row.name} exists with other arguments: {'; '.join(differing)}"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
     async def create_super_stream(
         self,
@@ -270,7 +275,9 @@ class VirtualHost:
             rows = [StreamRow(self.name, n, declared) for n in partitions]
             await self._create(turn, rows, add)
             self.topology.add(exchange, bindings)
-        logger.info("created super stream %s with %s partitions", row.name, len(partitions))
+        logger.info(
+            "created super stream %s with %s partitions", row.name, len(partitions), extra=CHANGE
+        )
 
     async def _create(self, turn: Turn, rows: Sequence[StreamRow], *more: Change) -> None:
         """Create streams; `more` are changes of the catalog that belong to them.
@@ -354,7 +361,7 @@ class VirtualHost:
             gone = await self._end_all(names)
             self.topology.forget(exchanges)
             self.topology.forget_streams(names)
-            logger.info("deleted stream %s", super_stream or ", ".join(names))
+            logger.info("deleted stream %s", super_stream or ", ".join(names), extra=CHANGE)
             try:
                 answer()
             finally:  # others have to know even if the peer that asked can get no answer

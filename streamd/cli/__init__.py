@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from streamd.cli.common import load_to_stay, log
+from streamd.cli.common import Commands, load_to_stay, log
 from streamd.cli.ending import exit_code_of, show_where
 from streamd.cli.terminal import write
 
@@ -32,6 +32,11 @@ class _Place(NamedTuple):
 _COMMANDS = {
     "serve": _Place("streamd.cli.serve", "serve", "Run the server until SIGINT or SIGTERM."),
     "ping": _Place("streamd.cli.ping", "ping", "Exit with 0 if a server answers, with 1 if not."),
+    "status": _Place(
+        "streamd.cli.status",
+        "status",
+        "Show how the server does, and exit with 1 if something is wrong.",
+    ),
     "stream": _Place(
         "streamd.cli.streams", "stream", "Create, change, list, inspect and delete streams."
     ),
@@ -48,6 +53,10 @@ _COMMANDS = {
         "offset",
         "List, set and delete the offsets that consumers have stored.",
     ),
+    "connection": _Place("streamd.cli.connections", "connection", "List and close connections."),
+    "consumer": _Place(
+        "streamd.cli.connections", "consumer", "List consumers, and how far behind they are."
+    ),
     "find": _Place(
         "streamd.cli.find",
         "find",
@@ -59,6 +68,11 @@ _COMMANDS = {
     "selector": _Place(
         "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."
     ),
+    "super-stream": _Place(
+        "streamd.cli.routing", "super_stream", "Create, list and delete super streams."
+    ),
+    "exchange": _Place("streamd.cli.routing", "exchange", "List exchanges."),
+    "binding": _Place("streamd.cli.routing", "binding", "List bindings."),
     "user": _Place(
         "streamd.cli.access", "user", "Add, list and delete users, and change passwords."
     ),
@@ -72,6 +86,11 @@ _COMMANDS = {
         "permission",
         "Set, list and clear the permissions of users in virtual hosts.",
     ),
+    "definitions": _Place(
+        "streamd.cli.definitions",
+        "definitions",
+        "Export and import everything that was declared.",
+    ),
     "tune": _Place(
         "streamd.cli.tune",
         "tune",
@@ -80,13 +99,13 @@ _COMMANDS = {
     "print": _Place(
         "streamd.cli.printing",
         "print_",
-        "Print a file to begin with: settings, a unit, a dashboard, alerts.",
+        "Print a file to begin with: settings, a unit, alerts and others.",
     ),
     "demo": _Place("streamd.cli.demo.command", "demo", "Show chunk filtering on real records."),
 }
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     def main(self, args: Sequence[str] | None = None, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as in click
         """As click's, with an end for whatever may happen."""
         if os.environ.get("_STREAMD_COMPLETE"):
@@ -111,10 +130,11 @@ class _Commands(click.Group):
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
-    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+    def command_named(self, _ctx: click.Context, name: str) -> click.Command | None:
+        """See Commands."""
+        if name not in _COMMANDS:
             return None
-        place = _COMMANDS[cmd_name]
+        place = _COMMANDS[name]
         command: click.Command = getattr(load_to_stay(place.module), place.name)
         return command
 

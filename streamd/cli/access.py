@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamd.cli.common import json_option, run_client, uri_option
+from streamd.cli.common import Commands, json_option, run_client, uri_option
 from streamd.cli.terminal import Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _vhost_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def user() -> None:
     """Add, list and delete users, and change passwords."""
 
@@ -155,7 +155,7 @@ def passwd(name: str, password: str, uri: str) -> None:
     note(f"changed the password of {shown(name)}")
 
 
-@click.group()
+@click.group(cls=Commands)
 def vhost() -> None:
     """Add, list and delete virtual hosts: separate sets of streams."""
 
@@ -205,7 +205,7 @@ def delete_vhost(name: str, uri: str) -> None:
     note(f"deleted virtual host {shown(name)}")
 
 
-@click.group()
+@click.group(cls=Commands)
 def permission() -> None:
     """Set, list and clear the permissions of users in virtual hosts."""
 

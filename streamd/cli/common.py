@@ -16,6 +16,7 @@ from segments.words import whole_number
 from streamd.cli.ending import leaves
 from streamd.cli.log_lines import OneLine
 from streamd.cli.terminal import BadSelector, Failed, Misused
+from streamd.operations.names import Name, as_sent
 
 if TYPE_CHECKING:
     from clients import Client, StreamError
@@ -23,6 +24,26 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 DEFAULT_URI = "rabbitmq-stream://guest:guest@localhost:5552/"
+
+
+# What other command lines call things.
+_ALIASES = {"ls": "list", "describe": "info", "show": "info", "rm": "delete", "remove": "delete"}
+
+
+class Commands(click.Group):
+    """Commands that answer to the names of other command lines as well, and to the plural."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click.Group."""
+        for name in (cmd_name, _ALIASES.get(cmd_name, ""), cmd_name.removesuffix("s")):
+            found = self.command_named(ctx, name)
+            if found is not None:
+                return found
+        return None
+
+    def command_named(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command of exactly this name."""
+        return super().get_command(ctx, name)
 
 
 class Number(click.FloatRange):
@@ -123,6 +144,20 @@ retry_option = click.option(
     help="When the connection is lost, try to reconnect for this long, and go on; inf: for ever.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+
+
+def virtual_host(uri: str) -> Name:
+    """The virtual host in the address of a server.
+
+    Raises:
+        Misused: it is no address.
+    """
+    from clients.uri import parse_uri  # noqa: PLC0415 - only commands that talk to a server need it
+
+    try:
+        return as_sent(parse_uri(uri).virtual_host)
+    except ValueError as error:
+        raise Misused(str(error)) from error
 
 
 def run_client(

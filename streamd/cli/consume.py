@@ -34,6 +34,15 @@ _NAMED = ("first", "last", "next")
     "chunk whose creation_time is before it.",
 )
 @click.option(
+    "--from-beginning", is_flag=True, help="Begin with the oldest message; the same as first."
+)
+@click.option(
+    "--tail",
+    type=WholeNumber(0),
+    metavar="N",
+    help="Begin with the last N messages.",
+)
+@click.option(
     "--filter",
     "values",
     multiple=True,
@@ -86,7 +95,9 @@ def consume(  # noqa: PLR0913 - each an option
     filter_property: str | None,
     limit: int | None,
     retry_seconds: float,
+    tail: int | None,
     *,
+    from_beginning: bool,
     match_unfiltered: bool,
     until_end: bool,
     explain: bool,
@@ -105,16 +116,20 @@ def consume(  # noqa: PLR0913 - each an option
       streamd consume flights --filter HA --filter-property carrier --limit 10
       streamd consume flights --sql "carrier = 'HA' AND dep_delay > 60" --explain
       streamd consume flights --offset next
+      streamd consume flights --tail 10
     """
     asked = _asked(values, **selector)
     declared = FilterProperty(filter_property)
-    start = _offset(offset)
+    start = _offset("first" if from_beginning else offset)
+    if tail is not None and (from_beginning or offset != "first"):
+        raise Misused("--tail says where to begin, so --offset and --from-beginning cannot")
 
     async def work(client: "Client") -> None:
         printed, is_whole = 0, True
+        begin = start if tail is None else await _before_end(client, name, tail)
         async with client.consumer(
             name,
-            offset=start,
+            offset=begin,
             filter_values=[os.fsencode(value) for value in values],
             match_unfiltered=match_unfiltered,
             filter_value=declared.name,
@@ -149,6 +164,12 @@ def consume(  # noqa: PLR0913 - each an option
         declared.tell()
 
     run_client(uri, work, retry_seconds)
+
+
+async def _before_end(client: "Client", stream: str, number: int) -> int:
+    """The offset so many messages before the end that the stream has now."""
+    found = await client.stats(stream)
+    return max(0, found["committed_offset"] + 1 - number)
 
 
 class _Asked(NamedTuple):

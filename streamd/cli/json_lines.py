@@ -1,7 +1,8 @@
 """The log as objects in JSON, one in a line: `log_format = "json"`.
 
-Keys: time (UTC), level, logger and message; where they apply stream, connection (its peer) and
-exception (a traceback in one string). Everything is ASCII with escapes, so no name can end a line.
+Keys: time (UTC), level, logger and message; where they apply stream, connection (its peer), user,
+vhost, protocol and exception (a traceback in one string). Everything is ASCII with escapes, so no
+name can end a line.
 """
 
 import json
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from streamd.cli.log_lines import END, START, TRACEBACK, shortened
+from streamd.net.actor import actor
 from streamd.net.transport import Address
 
 logger = logging.getLogger("streamd")
@@ -41,7 +43,15 @@ class JsonLine(logging.Formatter):
 
 
 def _subjects(record: logging.LogRecord) -> Iterator[tuple[str, str]]:
-    """The stream and the connection that a record is about, by its template and its values."""
+    """What a record is about: the stream by its template and its values, and the peer."""
+    found_actor = actor()
+    if found_actor is not None:
+        yield "connection", found_actor.peer
+        yield "protocol", found_actor.protocol
+        if found_actor.user:
+            yield "user", found_actor.user
+        if found_actor.virtual_host:
+            yield "vhost", found_actor.virtual_host
     template, values = str(record.msg), record.args
     if not isinstance(values, tuple):
         return

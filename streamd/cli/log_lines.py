@@ -2,10 +2,12 @@
 
 Names come from peers: with line ends or terminal escapes in them they could forge lines, and one
 of 65 kB fills the disk. So every message is escaped and cut here, where all of them pass, and not
-where names are logged.
+where names are logged. The peer that a line was logged for stands at its end.
 """
 
 import logging
+
+from streamd.net.actor import with_actor
 
 START, END = 1_000, 500  # characters of a long message that are kept, so that its end is there
 TRACEBACK = 20_000
@@ -16,7 +18,7 @@ class OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - named by logging
         """See logging."""
-        record.message = escaped(shortened(record.message, START, END))
+        record.message = escaped(with_actor(shortened(record.message, START, END)))
         return super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - named by logging

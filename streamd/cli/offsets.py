@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import click
 
 from segments.words import whole_number
-from streamd.cli.common import json_option, run_client, uri_option
+from streamd.cli.common import Commands, json_option, run_client, uri_option
 from streamd.cli.terminal import Misused, note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client, StoredOffset
 
 
-@click.group()
+@click.group(cls=Commands)
 def offset() -> None:
     """List, set and delete the offsets that consumers have stored.
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import click
 
+from streamd.cli.common import Commands
 from streamd.cli.terminal import write
 from streamd.config import as_toml
 
 _PROGRAM = re.compile(r"(?<=^ExecStart=)\S+", re.MULTILINE)
 
 
-@click.group("print")
+@click.group("print", cls=Commands)
 def print_() -> None:
-    """Print a file to begin with: settings, a unit, a dashboard, alerts.
+    """Print a file to begin with: settings, a unit, alerts and others.
 
     \b
     Examples:
@@ -80,6 +81,30 @@ def alerts() -> None:
       streamd print alerts > /etc/prometheus/streamd.yaml
     """
     write(_file("alerts.yaml"))
+
+
+@print_.command()
+@click.option(
+    "--shell",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    default="bash",
+    show_default=True,
+    help="The shell that reads it.",
+)
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands and options.
+
+    \b
+    Examples:
+      streamd print completion > /etc/bash_completion.d/streamd
+      streamd print completion --shell fish | source
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - for this alone
+
+    found = get_completion_class(shell)
+    assert found is not None  # noqa: S101 - click knows these shells
+    command = click.get_current_context().find_root().command
+    write(found(command, {}, "streamd", "_STREAMD_COMPLETE").source())
 
 
 def _file(name: str) -> str:

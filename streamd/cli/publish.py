@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -14,10 +14,13 @@ import click
 from rich.progress import Progress
 
 from segments.words import plural
-from streamd.cli.common import retry_option, run_client, uri_option
+from streamd.cli.asking import ask
+from streamd.cli.common import retry_option, run_client, uri_option, virtual_host
 from streamd.cli.filter_property import FilterProperty
 from streamd.cli.pipes import read_some, until_interrupted
 from streamd.cli.terminal import Failed, Interrupted, note, notes, shown
+from streamd.operations.names import Name, as_sent
+from streamd.operations.stream_views import GetStream
 
 if TYPE_CHECKING:
     from clients import Client, Message, Producer
@@ -26,6 +29,7 @@ _READ_BYTES = 64 << 10
 _MAX_LINE_BYTES = 16 << 20  # a frame in JSON: up to 12 bytes for 4, and room for spaces
 _MAX_TOLD = 10  # lines that are no messages; the others are counted
 _SHOWN_CHARACTERS = 60  # of such a line
+_PATIENCE_SECONDS = 1  # without a confirm
 _FLUSH_SECONDS = 5  # after Ctrl-C
 _EXAMPLE = '{"body": "hello"}'
 
@@ -75,12 +79,17 @@ def publish(
     """
     declared = FilterProperty(filter_property)
 
-    publication = _Publication(name, producer, declared)
+    publication, host = _Publication(name, producer, declared), virtual_host(uri)
 
     async def work(client: "Client") -> None:
         await declared.learn(client, name)
-        async with client.producer(name, name=producer) as sink:
+        async with (
+            client.producer(name, name=producer) as sink,
+            anyio.create_task_group() as telling,
+        ):
+            telling.start_soon(publication.tell_why_it_waits, client, sink, host)
             await publication.run(sink, file)
+            telling.cancel_scope.cancel()
 
     try:
         run_client(uri, work, retry_seconds)
@@ -95,6 +104,16 @@ def publish(
         raise Failed(f"{what}; {publication.summary()}")
     note(publication.summary())
     declared.tell()
+
+
+async def _trouble(client: "Client", host: Name, stream: str) -> str:
+    """Why a stream takes no messages, as far as the server says."""
+    from clients import StreamError  # noqa: PLC0415 - not needed to show the help
+
+    if client.is_streamd:
+        with suppress(StreamError):
+            return (await ask(client, GetStream(vhost=host, stream=as_sent(stream)))).trouble
+    return ""
 
 
 class BadLine(Exception):
@@ -123,6 +142,20 @@ class _Publication:
     skipped: int = 0
     refused: int = 0
     begun: bool = False
+
+    async def tell_why_it_waits(self, client: "Client", sink: "Producer", host: Name) -> None:
+        """Say why nothing is confirmed, when that takes more than a moment."""
+        confirmed, told = -1, ""
+        while True:
+            await anyio.sleep(_PATIENCE_SECONDS)
+            is_stuck = sink.num_unconfirmed and sink.num_confirmed == confirmed
+            confirmed = sink.num_confirmed
+            if not is_stuck:
+                continue
+            why = await _trouble(client, host, self.stream)
+            if why != told:
+                note(f"waiting: {why or 'the server has not confirmed what was sent'}")
+                told = why
 
     async def run(self, sink: "Producer", file: BinaryIO) -> None:
         """Publish the lines of a file, or those before Ctrl-C.

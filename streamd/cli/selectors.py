@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamd.cli.common import Dependent, json_option, run_client, uri_option
+from streamd.cli.common import Commands, Dependent, json_option, run_client, uri_option
 from streamd.cli.terminal import note, show_table, shown, write_json
 
 if TYPE_CHECKING:
     from clients import Client, StandingSelector
 
 
-@click.group()
+@click.group(cls=Commands)
 def selector() -> None:
     """Register, list and delete standing selectors.
 

@@ -37,6 +37,7 @@ from streamd.config import (
     describe,
     load,
 )
+from streamd.net.actor import recent
 from streamd.net.transport import Address
 from streamd.processes import control
 from streamd.processes.child import follow
@@ -255,6 +256,7 @@ def _run_engine(
         Failed: the server cannot start.
     """
     refused: list[BaseException] = []
+    logging.getLogger().addHandler(recent)
     try:
         work = partial(_run, settings, bound, outside, manager, search_place, parent)
         with written_apart():

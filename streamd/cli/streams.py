@@ -6,20 +6,31 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from segments.times import whole_ms
-from segments.words import percent, size, whole_number
-from streamd.cli.common import Dependent, json_option, moment, run_client, uri_option
+from segments.words import percent, rate, size, whole_number
+from streamd.cli.asking import ask
+from streamd.cli.common import (
+    Commands,
+    Dependent,
+    json_option,
+    moment,
+    run_client,
+    uri_option,
+    virtual_host,
+)
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
-from streamd.operations.arguments import ARGUMENTS, Argument, read_arguments
-from streamd.operations.errors import Refused
+from streamd.operations.arguments import ARGUMENTS, Argument
+from streamd.operations.names import as_sent
+from streamd.operations.stream_views import ListStreams, StreamSummary
+from streamd.operations.streams import CreateStream
 from streamd.operations.tier_reports import StreamTier, from_row, plain
 
 if TYPE_CHECKING:
     from clients import Client, StreamInfo
 
-_DEFAULT_FILTER_SIZE = "16"
 _DEFAULT = "default"
 _MILLION = 1_000_000
 _LIFE = "life"  # an id, which says nothing to people; it is in the JSON
@@ -85,7 +96,7 @@ def _given(options: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
-@click.group()
+@click.group(cls=Commands)
 def stream() -> None:
     """Create, change, list, inspect and delete streams."""
 
@@ -127,36 +138,19 @@ def create(
             raise Misused(f"--argument is {argument!r}, expected NAME=VALUE")
         given[key] = value
 
-    async def work(client: "Client") -> None:
-        from clients import PreconditionFailed  # noqa: PLC0415 - not needed for --help
+    host = virtual_host(uri)
 
-        try:
+    async def work(client: "Client") -> None:
+        if not client.is_streamd:
             await client.create(name, arguments=given, exist_ok=exist_ok)
-        except PreconditionFailed:  # the protocol does not say what is wrong
-            raise Failed(await _what_is_wrong(client, name, given)) from None
+            return
+        # The protocol's own request does not say what is wrong.
+        request = CreateStream(vhost=host, stream=as_sent(name), arguments=given)
+        if not (await ask(client, request)).is_new and not exist_ok:
+            raise Failed(f"{shown(name)} exists, with the same arguments; --exist-ok takes that")
 
     run_client(uri, work)
     note(f"created {shown(name)}")
-
-
-async def _what_is_wrong(client: "Client", name: str, given: dict[str, str]) -> str:
-    """Why a stream cannot be created."""
-    if client.is_read_only:
-        return f"cannot create {name!r}: the server is read-only; ask the one that writes"
-    try:
-        wanted = read_arguments(given.items())
-    except Refused as refused:
-        return refused.details
-    if not (client.is_streamd and await client.exists(name)):
-        return f"cannot create {name!r}: the server refuses the name or an argument"
-    (info,) = await client.describe(name)
-    known = read_arguments(info.arguments.items())
-    differing = [
-        f"{key} is {known.get(key, 'not set')}, not {wanted.get(key, 'left out')}"
-        for key in sorted({*wanted, *known})
-        if wanted.get(key) != known.get(key)
-    ]
-    return f"{name!r} exists with other arguments: {'; '.join(differing)}"
 
 
 @stream.command(name="set")
@@ -198,44 +192,47 @@ def set_arguments(name: str, uri: str, **options: Any) -> None:  # noqa: ANN401 
 @json_option
 @uri_option
 def list_streams(uri: str, *, as_json: bool) -> None:
-    """List all streams.
+    """List all streams, with what they keep and who uses them.
 
     \b
     Example:
       streamd stream list
     """
+    host = virtual_host(uri)
 
-    async def work(client: "Client") -> list["StreamInfo"]:
-        return await client.describe()
+    async def work(client: "Client") -> tuple[list[StreamSummary], list["StreamInfo"]]:
+        described = await client.describe() if as_json else []
+        return await ask(client, ListStreams(vhost=host)), described
 
-    found = run_client(uri, work)
+    found, described = run_client(uri, work)
     if as_json:
-        write_json([_plain(info) for info in found])
+        known = {str(one.stream): msgspec.structs.asdict(one) for one in found}
+        write_json([known.get(info.name, {}) | _plain(info) for info in described])
         return
     if not found:
         note("there are no streams; create one: streamd stream create NAME")
         return
     show_table(
-        ("stream", "messages", "chunks", "bytes", "segments", "filter", "newest"),
-        [(info.name, *_row(info)) for info in found],
-        "lrrrrrr",
+        ("stream", "messages", "bytes", "in", "out", "publishers", "consumers", "newest", "state"),
+        [(one.stream, *_row(one)) for one in found],
+        "lrrrrrrrl",
     )
 
 
-def _row(info: "StreamInfo") -> tuple[str, ...]:
-    if not info.figures:
-        return ("not available", "", "", "", "", "")
-    figures = info.figures
-    return (
-        f"{figures['messages']:,}",
-        f"{figures['chunks']:,}",
-        size(figures["bytes"]),
-        f"{figures['segments']:,}",
-        f"{info.arguments.get('stream-filter-size-bytes', _DEFAULT_FILTER_SIZE)} B".replace(
-            "auto B", "auto"
-        ),
-        _time(figures["last_timestamp_ms"]),
-    )
+def _row(one: StreamSummary) -> Iterator[str]:
+    yield _known(one.messages, f"{one.messages:,}")
+    yield _known(one.size, size(one.size))
+    yield _known(one.messages_in, rate(one.messages_in))
+    yield _known(one.messages_out, rate(one.messages_out))
+    yield f"{one.publishers:,}"
+    yield f"{one.consumers:,}"
+    yield _known(one.last_ms, _time(one.last_ms))
+    yield one.trouble or "running"
+
+
+def _known(figure: float, text: str) -> str:
+    """A figure as it is shown; below 0, nobody knows it, or nothing has happened."""
+    return "-" if figure < 0 else text
 
 
 @stream.command()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from segments.words import plural, size
-from streamd.cli.common import WholeNumber, json_option, run_client, uri_option
+from streamd.cli.common import Commands, WholeNumber, json_option, run_client, uri_option
 from streamd.cli.terminal import Failed, note, show_table, shown, write_json
 from streamd.operations.tier_reports import (
     MOST_SECONDS,
@@ -32,7 +32,7 @@ Rows: TypeAlias = list[dict[str, str]]
 _HEARTBEAT_SECONDS = 5
 
 
-@click.group()
+@click.group(cls=Commands)
 def tier() -> None:
     """Look at the object store that full segments are uploaded to.
 

@@ -24,6 +24,7 @@ from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import ARRIVED_SECONDS, FAREWELL_SECONDS
 from streamd.connections.watch import Watch
 from streamd.engine.registry import ConnectionRegistry, LoggedIn
+from streamd.net.actor import Actor, serves
 from streamd.net.duplex import Duplex, Ended, Sender, Stopped
 from streamd.net.transport import Transport, TransportClosed
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
@@ -78,9 +79,11 @@ class BaseConnection(ABC):
         self._everything = trio.CancelScope()
         self._arrived = trio.CancelScope()
         self._reason = ""
+        self._actor = Actor(self.protocol, str(transport.peer))
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""
+        serves(self._actor)
         try:
             await self._log_in()
             self.is_open = True
@@ -94,9 +97,18 @@ class BaseConnection(ABC):
                 logger.exception("%s: the connection failed", self._transport.peer)
         finally:
             self._transport.close()
+            if self.is_open:
+                logger.info("%s: disconnected", self._transport.peer)
             # An ended connection refers to itself: the collector may come for it much later.
             self._outbox.forget()
             self._forget()
+
+    def _note_login(self, login: LoggedIn) -> None:
+        """From now on the log says who it is."""
+        self._actor.user, self._actor.virtual_host = login.rights.user, login.host.name
+        name = login.properties.get("connection_name", "")
+        called = f", called {name}" if name else ""
+        logger.info("%s: connected with %s%s", self._transport.peer, self.protocol, called)
 
     @abstractmethod
     def _forget(self) -> None:

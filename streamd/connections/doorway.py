@@ -31,6 +31,7 @@ from streamd.hop.messages import (
     Leave,
     frame,
 )
+from streamd.net.actor import Actor, serves
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.rights import may_come_from
 
@@ -67,6 +68,7 @@ class Doorway:
         self._entering = trio.Semaphore(_ENTERING_AT_ONCE)
         self._asked: dict[int, trio.CancelScope] = {}
         self._sessions: dict[int, Caller] = {DOOR: door}
+        self._actors: dict[int, Actor] = {}
         self._told: dict[int, ExitStack] = {}  # by session: hears of changes until it is closed
         self._last = DOOR
         self._changes: dict[int, None] = {}  # sessions to be told of
@@ -110,6 +112,7 @@ class Doorway:
                 nursery.start_soon(self._enter, message)
             case Leave(session):
                 self._sessions.pop(session, None)
+                self._actors.pop(session, None)
                 self._told.pop(session, ExitStack()).close()
             case _:
                 raise HopError(f"{type(message).__name__} is for doors")
@@ -131,6 +134,7 @@ class Doorway:
         caller = self._sessions.get(ask.session)
         if caller is None:
             raise Refused(Reason.ACCESS_REFUSED, "the login has ended")
+        serves(self._actors.get(ask.session))
         return msgspec.Raw(await carry_out(self._engine, caller, ask.operation, bytes(ask.fields)))
 
     # -- users
@@ -146,6 +150,7 @@ class Doorway:
                 self._last += 1
                 caller = Caller(self._directory, account, needs_tag=True)
                 self._sessions[self._last] = caller
+                self._actors[self._last] = Actor("HTTP", host or "?", name)
                 told = self._told[self._last] = ExitStack()
                 told.enter_context(account.told(partial(self._note_change, self._last)))
                 answer = Entered(enter.number, self._last, caller.tags)

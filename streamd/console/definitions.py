@@ -8,6 +8,7 @@ from starlette.responses import Response
 from streamd.console.administering import BAD_REQUEST, host_names
 from streamd.console.forms import Form
 from streamd.console.site import NavigationItem, Site
+from streamd.http_api.caller import visitor_of
 from streamd.http_api.definitions import (
     Definitions,
     Taken,
@@ -69,9 +70,9 @@ class DefinitionPages:
     async def _download(self, request: Request) -> Response:
         chosen = as_sent(request.query_params.get("vhost", ""))
         if chosen:
-            document = await definitions_of(self._service, request, chosen)
+            document = await definitions_of(visitor_of(request), chosen)
         else:
-            document = await all_definitions(self._service, request)
+            document = await all_definitions(visitor_of(request))
         answer = await large_answer(document)
         day = datetime.fromtimestamp(self._service.now_ms() / 1000, UTC).date().isoformat()
         file = f"streamd-definitions-{day}.json"
@@ -82,14 +83,14 @@ class DefinitionPages:
         data, host = form.file("file"), form.name("vhost") or None
         if not data.strip():
             return await self._show(request, "there is no file, or it is empty")
-        await check_may_declare(self._service, request, host)
+        await check_may_declare(visitor_of(request), host)
         taken, problem = Taken(), ""
         try:
             document = decoded(data, Definitions)
         except BadRequest:
             return await self._show(request, "the file is not a JSON object, as definitions are")
         try:
-            await take_definitions(self._service, request, document, host, taken)
+            await take_definitions(visitor_of(request), document, host, taken)
         except BadRequest as error:
             problem = str(error)
         return await self._site.show(

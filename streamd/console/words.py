@@ -12,7 +12,6 @@ from segments import words
 
 _NONE = "\N{EN DASH}"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-_MILLI, _NEARLY = 0.000_999_5, 0.999_5
 
 
 def number(value: float | None) -> str:
@@ -26,33 +25,13 @@ def size(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """How many a second, as 1,234/s; little ones with a digit behind the point."""
-    if value is None:
-        return _NONE
-    return f"{value:,.1f}/s" if 0 < value < 10 else f"{value:,.0f}/s"  # noqa: PLR2004
+    """How many a second; see `segments.words.rate`."""
+    return _NONE if value is None else words.rate(value)
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in its largest units, as 3 h 12 min."""
-    if seconds is None:
-        return _NONE
-    if seconds < 1:
-        return _short_duration(seconds)
-    if seconds < _MINUTE:
-        return f"{seconds:.0f} s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
-    return f"{seconds // _DAY:,.0f} d {seconds % _DAY // _HOUR:.0f} h"
-
-
-def _short_duration(seconds: float) -> str:
-    if seconds <= 0:
-        return "0 s"
-    if seconds < _MILLI:
-        return f"{seconds * 1_000_000:.0f} µs"
-    return f"{seconds * 1_000:.3g} ms" if seconds < _NEARLY else "1 s"
+    """A time span; see `segments.words.duration`."""
+    return _NONE if seconds is None else words.duration(seconds)
 
 
 def percent(value: float | None) -> str:

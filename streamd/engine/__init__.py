@@ -17,6 +17,7 @@ from streamd.engine.streams import Streams
 from streamd.engine.tier import Tier
 from streamd.engine.users import Users, VirtualHosts
 from streamd.net.transport import Address
+from streamd.operations.server import DoorFacts
 
 __all__ = ["Caller", "DoorCaller", "Engine", "open_engine"]
 
@@ -39,9 +40,10 @@ def open_engine(
     directory: UserDirectory,
     connections: ConnectionRegistry,
     listeners: Mapping[str, Address],
+    doors: Mapping[str, DoorFacts],
 ) -> Engine:
     """The engine over the parts of a server."""
-    parts = Parts(broker, directory, connections, listeners)
+    parts = Parts(broker, directory, connections, listeners, doors)
     handlers: Handlers = {}
     for room in _ROOMS:
         handlers |= room(parts).handlers

@@ -8,6 +8,7 @@ right, and begun anew where what it shows depends on the user. A handler gets wh
 names.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,9 +21,11 @@ from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.writer import Check
 from streamd.broker.virtual_host import VirtualHost
-from streamd.engine.caller import Caller
+from streamd.engine.caller import Caller, DoorCaller
 from streamd.engine.registry import ConnectionRegistry
+from streamd.net.actor import CHANGE
 from streamd.net.transport import Address
+from streamd.operations import streams as s
 from streamd.operations.declaration import (
     ADMINISTRATORS,
     WATCHERS,
@@ -34,8 +37,19 @@ from streamd.operations.declaration import (
 )
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.server import DoorFacts
+
+logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+
+# What the log tells of a change; no field besides, as there are passwords.
+_TOLD = frozenset({"vhost", "stream", "super_stream", "exchange", "source", "destination"}) | {
+    *("name", "user", "group", "before")
+}
+# Changes that their owner logs, whoever asks for them.
+_LOGGED = frozenset({s.CreateStream, s.DeleteStream, s.CreateSuperStream, s.DeleteSuperStream})
+_MOST_TOLD = 80  # characters of a field
 
 
 class Parts(NamedTuple):
@@ -46,12 +60,14 @@ class Parts(NamedTuple):
         directory: the users.
         connections: the open connections.
         listeners: the address of every open port, by protocol.
+        doors: processes beside this one, by name.
     """
 
     broker: Broker
     directory: UserDirectory
     connections: ConnectionRegistry
     listeners: Mapping[str, Address]
+    doors: Mapping[str, DoorFacts]
 
     @property
     def administration(self) -> Administration:
@@ -118,11 +134,15 @@ class Engine:
                 check()
                 if request.CHANGES:  # it asks in its turn, and is not ended in the middle
                     done: Answer = await handler(Call(caller, check), request)
+                    if type(request) not in _LOGGED:
+                        _log(caller, request)
                     return done
                 with _until_changed(caller, check, is_any_change=shows_what_it_may):
                     answer: Answer = await handler(Call(caller, check), request)
                     return answer
         except Refused as refused:
+            if request.CHANGES:
+                _log(caller, request, refused.details)
             is_of_host = any(isinstance(need, Enter | Allowed) for need in needs_of(request))
             if refused.reason is Reason.ACCESS_REFUSED and is_of_host:
                 self._require_there(caller, request.vhost)  # type: ignore[attr-defined]
@@ -135,6 +155,22 @@ class Engine:
         """
         if host not in self._hosts and caller.sees_host(host):
             raise NoSuch(f"there is no virtual host {host}") from None
+
+
+def _log(caller: Caller, request: Operation[Any], refused: str = "") -> None:
+    """Log a change, or why it was refused; the line names who has asked for it."""
+    if isinstance(caller, DoorCaller):
+        return  # a door changes only what is counted
+    words = [request.NAME]
+    for field in request.__struct_fields__:
+        value = getattr(request, field)
+        if field in _TOLD and isinstance(value, str) and value:
+            words.append(f"{field}={value[:_MOST_TOLD]!r}")
+    what = " ".join(words)
+    if refused:
+        logger.info("%s refused: %s", what, refused)
+    else:
+        logger.info("%s", what, extra=CHANGE)
 
 
 def _check(caller: Caller, request: Operation[Any]) -> None:

@@ -7,14 +7,18 @@ import shutil
 import time
 from pathlib import Path
 
+from streamd.engine import diagnosis
 from streamd.engine.caller import Caller
 from streamd.engine.connections import connection_of, sees_connection
 from streamd.engine.engine import Call, Handlers, Parts
+from streamd.net.actor import recent
 from streamd.net.turns import in_turns
 from streamd.operations import server as s
 from streamd.operations.connections import Connection, ConsumerFacts
+from streamd.operations.tier_reports import TierStatus
 
 _FURTHEST = 5  # consumers
+_RECENT_SECONDS = 3_600
 HIDDEN = "the storage of the stream has failed or is full"
 
 
@@ -33,7 +37,7 @@ class Overview:
     async def _get(self, call: Call, _request: s.GetOverview) -> s.Overview:
         caller, broker = call.caller, self._broker
         hosts = [host for name, host in broker.virtual_hosts.items() if caller.sees_host(name)]
-        num_messages = size = 0
+        num_messages = size = newest_ms = 0
         troubles: list[s.StreamTrouble] = []
         streams = [(host, stream) for host in hosts for stream in host.streams()]
         async for host, stream in in_turns(streams):
@@ -43,6 +47,7 @@ class Overview:
                 num_messages += figures.num_messages
                 size += figures.size
                 lost = figures.num_lost
+                newest_ms = max(newest_ms, figures.last_timestamp_ms)
             if reason or lost:
                 troubles.append(s.StreamTrouble(host.name, stream.name, reason, lost))
         num_connections = num_publishers = num_consumers = 0
@@ -76,20 +81,25 @@ class Overview:
             publishers=num_publishers,
             consumers=num_consumers,
         )
+        server, wrong = None, []
+        if caller.sees_all:
+            tier = TierStatus() if broker.tier is None else await broker.tier.status()
+            server = self._server(tier)
+            of_server = diagnosis.of_server(server, tier, newest_ms, broker.now_ms())
+            wrong = [s.Trouble(what) for what in of_server]
+        wrong += [*diagnosis.of_streams(troubles), *diagnosis.of_consumers(behind)]
         return s.Overview(
             totals,
+            wrong,
             troubles,
-            self._has_alarms(),
+            broker.has_alarms,
             broker.has_looked,
             broker.is_read_only,
             behind,
-            self._server() if caller.sees_all else None,
+            server,
         )
 
-    def _has_alarms(self) -> bool:
-        return any(host.alarms() for host in self._broker.virtual_hosts.values())
-
-    def _server(self) -> s.ServerFacts:
+    def _server(self, tier: TierStatus) -> s.ServerFacts:
         disk = shutil.disk_usage(self._broker.data)
         return s.ServerFacts(
             pid=os.getpid(),
@@ -102,12 +112,15 @@ class Overview:
             disk_total=disk.total,
             faults=dict(self._broker.supervisor.faults),
             listeners=list(self._parts.listeners.items()),
+            doors=list(self._parts.doors.values()),
+            tier=tier.state,
+            recent=recent.since(_RECENT_SECONDS),
             history=self._broker.history.server(),
         )
 
     async def _health(self, _call: Call, _request: s.GetHealth) -> s.Health:
         trouble = ""
-        if self._has_alarms():
+        if self._broker.has_alarms:
             trouble = "some streams accept no messages"
         elif not self._broker.has_looked:
             trouble = "not all streams have been opened since the start"

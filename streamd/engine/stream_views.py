@@ -70,18 +70,28 @@ class StreamViews:
     async def _list(self, call: Call, request: v.ListStreams) -> list[v.StreamSummary]:
         hosts = hosts_seen(self._parts, call.caller, request.vhost)
         readers: Counter[tuple[str, str]] = Counter()
+        writers: Counter[tuple[str, str]] = Counter()
         async for connection in in_turns(self._parts.connections):
             for facts in connection.consumers():
                 readers[connection.virtual_host, facts.stream] += 1
+            for publisher in connection.publishers():
+                writers[connection.virtual_host, publisher.stream] += 1
         names = [(host, name) for host in hosts for name in host.names()]
         return [
-            self._summary(call.caller, host, stream, readers[host.name, name])
+            self._summary(
+                call.caller, host, stream, readers[host.name, name], writers[host.name, name]
+            )
             async for host, name in in_turns(names)
             if (stream := host.get_stream(name)) is not None  # not deleted meanwhile
         ]
 
     def _summary(
-        self, caller: Caller, host: VirtualHost, stream: Stream, num_readers: int
+        self,
+        caller: Caller,
+        host: VirtualHost,
+        stream: Stream,
+        num_readers: int,
+        num_writers: int,
     ) -> v.StreamSummary:
         figures, now = stream.figures, self._broker.history.latest(stream)
         return v.StreamSummary(
@@ -92,6 +102,7 @@ class StreamViews:
             now.messages_in if now else -1,
             now.messages_out if now else -1,
             num_readers,
+            num_writers,
             figures.last_timestamp_ms if figures else -1,
             shown_trouble(caller, stream.alarm),
         )

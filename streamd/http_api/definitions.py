@@ -52,7 +52,7 @@ from streamd.operations import (
     users as u,
     virtual_hosts as v,
 )
-from streamd.operations.declaration import Operation as Asked
+from streamd.operations.declaration import Asker, Operation as Asked
 from streamd.operations.errors import Reason
 from streamd.operations.names import Name
 
@@ -107,8 +107,7 @@ class DefinitionPaths:
 
     TITLE = "Definitions"
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, _service: Service) -> None:
         self.routes = [
             Route("/api/definitions", self._export),
             Route("/api/definitions", self._import, methods=["POST"]),
@@ -121,13 +120,13 @@ class DefinitionPaths:
     @described(Operation(answer="Definitions", asks=d.Declare))
     async def _export(self, request: Request) -> Response:
         """Everything durable that was declared: export."""
-        return await large_answer(await all_definitions(self._service, request))
+        return await large_answer(await all_definitions(visitor_of(request)))
 
     @described(Operation(answer="HostDefinitions", asks=d.Declare))
     async def _export_host(self, request: Request) -> Response:
         """Everything durable in a virtual host: export."""
         host = part(request, "vhost")
-        return await large_answer(await definitions_of(self._service, request, host))
+        return await large_answer(await definitions_of(visitor_of(request), host))
 
     # -- import
 
@@ -159,25 +158,26 @@ class DefinitionPaths:
         return await self._take(request, part(request, "vhost"))
 
     async def _take(self, request: Request, host: Name | None) -> Response:
-        await check_may_declare(self._service, request, host)  # before so much is read
+        visitor = visitor_of(request)
+        await check_may_declare(visitor, host)  # before so much is read
         document = decoded(await read_bytes(request, MAX_DEFINITIONS_BYTES), Definitions)
         taken = Taken()
-        await take_definitions(self._service, request, document, host, taken)
+        await take_definitions(visitor, document, host, taken)
         return await large_answer({"left_out": taken.left_out}) if taken.left_out else done()
 
 
-async def check_may_declare(service: Service, request: Request, host: Name | None) -> None:
+async def check_may_declare(asker: Asker, host: Name | None) -> None:
     """Raise Refused unless the user may import and export, and there is this virtual host."""
-    await service.ask(request, d.Declare(declarations=[]))
-    if host is not None and host not in await service.ask(request, v.ListHostNames()):
+    await asker.ask(d.Declare(declarations=[]))
+    if host is not None and host not in await asker.ask(v.ListHostNames()):
         raise NotFound
 
 
-async def all_definitions(service: Service, request: Request) -> Row:
+async def all_definitions(asker: Asker) -> Row:
     """Everything durable that was declared, for an administrator."""
-    users = await service.ask(request, u.ListUsers())
-    permissions = await service.ask(request, u.ListPermissions())
-    hosts = await service.ask(request, v.ListHostNames())
+    users = await asker.ask(u.ListUsers())
+    permissions = await asker.ask(u.ListPermissions())
+    hosts = await asker.ask(v.ListHostNames())
     document: Row = {
         **PRODUCT_FIELDS,
         "rabbitmq_definition_format": "cluster",
@@ -191,15 +191,15 @@ async def all_definitions(service: Service, request: Request) -> Row:
         "bindings": [],
     }
     for host in hosts:
-        for name, rows in (await _declared(service, request, host)).items():
+        for name, rows in (await _declared(asker, host)).items():
             document[name] += rows
     return document
 
 
-async def definitions_of(service: Service, request: Request, host: Name) -> Row:
+async def definitions_of(asker: Asker, host: Name) -> Row:
     """Everything durable that was declared in a virtual host, for an administrator."""
-    await check_may_declare(service, request, host)
-    rows = await _declared(service, request, host)
+    await check_may_declare(asker, host)
+    rows = await _declared(asker, host)
     all_rows = (row for part_of in rows.values() for row in part_of)
     async for row in in_turns(all_rows):
         del row["vhost"]
@@ -226,8 +226,7 @@ class Taken:
 
 
 async def take_definitions(
-    service: Service,
-    request: Request,
+    asker: Asker,
     document: Definitions,
     virtual_host: Name | None,
     taken: Taken,
@@ -237,8 +236,7 @@ async def take_definitions(
     The user itself comes last: with another password, or fewer tags, it may do no more.
 
     Args:
-        service: where.
-        request: of an administrator.
+        asker: an administrator.
         document: the definitions.
         virtual_host: where everything goes; None where each row says that.
         taken: is told what becomes of them; also of those before one that is wrong.
@@ -248,8 +246,8 @@ async def take_definitions(
         Refused: the user is not an administrator any more.
     """
     taken.left_out += [name for name in _LEFT_OUT if bytes(getattr(document, name)) != b"[]"]
-    batch = _Batch(service, request, taken)
-    name, itself = visitor_of(request).name, list[Row]()
+    batch = _Batch(asker, taken)
+    name, itself = asker.name, list[Row]()
     for kind in _READERS:
         await trio.lowlevel.checkpoint()  # telling its rows apart is a turn
         async for raw in in_turns(document.rows(kind)):
@@ -268,8 +266,8 @@ async def take_definitions(
 class _Batch:
     """Rows of definitions that are declared together; see `take_definitions`."""
 
-    def __init__(self, service: Service, request: Request, taken: Taken) -> None:
-        self._service, self._request, self._taken = service, request, taken
+    def __init__(self, asker: Asker, taken: Taken) -> None:
+        self._asker, self._taken = asker, taken
         self._rows: list[tuple[str, Row, Asked[Any]]] = []
 
     async def add(self, kind: str, row: Row) -> None:
@@ -296,7 +294,7 @@ class _Batch:
             declarations = [
                 d.Declaration(asked.NAME, msgspec.Raw(encode(asked))) for *_, asked in self._rows
             ]
-            outcomes = await self._service.ask(self._request, d.Declare(declarations=declarations))
+            outcomes = await self._asker.ask(d.Declare(declarations=declarations))
             done_with, self._rows = self._rows[: len(outcomes)], self._rows[len(outcomes) :]
             for (kind, row, asked), outcome in zip(done_with, outcomes, strict=True):
                 if not outcome.reason:
@@ -382,10 +380,10 @@ def _shown(row: Row) -> object:
     return row.get("name") or {k: v for k, v in row.items() if not k.startswith("password")}
 
 
-async def _declared(service: Service, request: Request, host: Name) -> dict[str, list[Row]]:
-    streams = await service.ask(request, s.ListDeclared(vhost=host))
-    exchanges = await service.ask(request, r.ListExchanges(vhost=host))
-    bindings = await service.ask(request, r.ListBindings(vhost=host, kept=True))
+async def _declared(asker: Asker, host: Name) -> dict[str, list[Row]]:
+    streams = await asker.ask(s.ListDeclared(vhost=host))
+    exchanges = await asker.ask(r.ListExchanges(vhost=host))
+    bindings = await asker.ask(r.ListBindings(vhost=host, kept=True))
     return {
         "queues": [_queue_row(host, row) async for row in in_turns(streams)],
         "exchanges": [

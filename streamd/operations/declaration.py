@@ -1,6 +1,6 @@
 """What an operation is declared with."""
 
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -69,6 +69,23 @@ def needs_of(kind: type[Operation[Any]] | Operation[Any]) -> tuple[Need, ...]:
     """What the user of an operation needs, all of them."""
     needs = kind.NEEDS
     return needs if isinstance(needs, tuple) else () if needs is None else (needs,)
+
+
+class Asker(Protocol):
+    """Somebody who asks for operations."""
+
+    @property
+    def name(self) -> Name:
+        """Of the user."""
+        ...
+
+    async def ask(self, operation: Operation[Answer]) -> Answer:
+        """Have an operation carried out.
+
+        Raises:
+            Refused: the user may not, or it cannot be done; says why.
+        """
+        ...
 
 
 class Created(msgspec.Struct, frozen=True):

@@ -4,9 +4,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamd.net.actor import Happened
 from streamd.net.transport import Address
 from streamd.operations.declaration import Operation
 from streamd.operations.names import Name
+
+BEHIND_SECONDS = 300  # a consumer that is further behind is trouble; as in cli/alerts.yaml
 
 
 class Moment(NamedTuple):
@@ -41,6 +44,35 @@ class Totals(msgspec.Struct, frozen=True):
     connections: int = 0
     publishers: int = 0
     consumers: int = 0
+
+
+class Trouble(NamedTuple):
+    """Something that somebody has to look at now.
+
+    Attributes:
+        what: one sentence, without a full stop.
+        vhost, stream: of the stream that it is about; empty for the server.
+    """
+
+    what: str
+    vhost: str = ""
+    stream: str = ""
+
+
+class DoorFacts(NamedTuple):
+    """A process beside that of the streams.
+
+    Attributes:
+        name: what it serves, for people.
+        is_up: it is there.
+        starts: how often it was started.
+        since_ms: when it came, or went, last; in ms since 1970.
+    """
+
+    name: str
+    is_up: bool
+    starts: int
+    since_ms: int
 
 
 class StreamTrouble(msgspec.Struct, frozen=True):
@@ -79,6 +111,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
         disk_free, disk_total: of the data folder, in bytes.
         faults: of background tasks since the start, by what they do.
         listeners: protocol and address of every open port.
+        doors: processes beside this one.
+        tier: of the object store: "off", or how it does; see TierState.
+        recent: warnings and changes that the log has of the last hour, oldest first.
         history: the last hour.
     """
 
@@ -92,6 +127,9 @@ class ServerFacts(msgspec.Struct, frozen=True):
     disk_total: int
     faults: dict[str, int]
     listeners: list[tuple[str, Address]]
+    doors: list[DoorFacts]
+    tier: str
+    recent: list[Happened]
     history: list[Moment]
 
 
@@ -99,6 +137,7 @@ class Overview(msgspec.Struct, frozen=True):
     """The server at a glance, as far as a user may see it.
 
     Attributes:
+        wrong: everything that somebody has to look at now, the server first; empty: all is well.
         troubles: streams with something wrong.
         has_alarms: some stream takes no messages, one that the user may not see perhaps.
         has_looked: each stream has been opened since the start, or could not be.
@@ -108,6 +147,7 @@ class Overview(msgspec.Struct, frozen=True):
     """
 
     totals: Totals
+    wrong: list[Trouble]
     troubles: list[StreamTrouble]
     has_alarms: bool
     has_looked: bool

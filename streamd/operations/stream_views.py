@@ -32,6 +32,7 @@ class StreamSummary(msgspec.Struct, frozen=True, array_like=True):
         messages, size: that are kept, and the bytes of their files; -1 while nobody knows.
         messages_in, messages_out: per second, in the last samples; -1 where nothing has happened.
         consumers: that read it.
+        publishers: to it.
         last_ms: when its last message was stored; 0 for never, -1 while nobody knows.
         trouble: why it takes no messages, or cannot be opened; empty while all is well.
     """
@@ -43,6 +44,7 @@ class StreamSummary(msgspec.Struct, frozen=True, array_like=True):
     messages_in: float
     messages_out: float
     consumers: int
+    publishers: int
     last_ms: int
     trouble: str
 

@@ -27,17 +27,19 @@ from tests.support.command_line import (
 )
 
 OPTIONS = {
+    ("connection", "close"): ["--user", "nobody"],
     ("consume",): ["--until-end"],
     ("selector", "add"): ["--sql", "a = 1"],
     ("stream", "set"): ["--max-age", "7D"],
     ("stream", "truncate"): ["--before", "5"],
+    ("super-stream", "create"): ["--partitions", "2"],
     ("user", "add"): ["--password", "secret"],
     ("user", "passwd"): ["--password", "secret"],
 }
 COMMANDS = all_commands()
 # They begin without a server.
 LOCAL = [("serve",), ("tune",), ("demo",)]
-LOCAL += [("print", what) for what in ("config", "unit", "dashboard", "alerts")]
+LOCAL += [("print", what) for what in ("config", "unit", "dashboard", "alerts", "completion")]
 REMOTE = [name for name in COMMANDS if name not in LOCAL]
 ODD_NAMES = ["m[prod]", "[/bold]", "a\nb", "\x1b[31m", "流れ" * 30, "\udcff", ""]
 ODD_NUMBERS = ["²", "-1", "nan", "-inf", "1e999", "0x10", "1" * 5000, ""]

@@ -45,7 +45,7 @@ def test_wide_characters_and_long_names(streamd: CommandLine) -> None:
         patch.setenv("COLUMNS", "40")
         lines = streamd("stream", "list").out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == sorted(names)
-    assert all(len(line.split()) == 9 for line in lines[1:])
+    assert all(len(line.split()) == 10 for line in lines[1:])
 
 
 def test_a_password_without_a_terminal(streamd: CommandLine) -> None:

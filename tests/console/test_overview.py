@@ -64,7 +64,7 @@ async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.Monkey
     disk.free = 100
     assert "2 things to look at" in await browser.text("/")
     assert "3 faults were contained since the start (emptying <b>: 3)" in text
-    assert "<bad> : /place: no such <folder>." in text
+    assert "<bad> : Takes no messages: /place: no such <folder>." in text
     assert "all is well" not in text
     assert (await tiles(browser))["Streams"] == "2 1 in trouble"
 

@@ -168,7 +168,7 @@ async def test_a_stream_is_created_with_its_arguments(server: Harness, browser: 
     [
         ({"name": ""}, "has 0 bytes"),
         ({"name": "s"}, "there is a stream s already"),
-        ({"name": "s", "max-age": "7D"}, "exists with arguments"),
+        ({"name": "s", "max-age": "7D"}, "exists with other arguments"),
         ({"name": "t", "max-age": "soon <b>"}, "max-age is 'soon <b>', expected a number and"),
         ({"name": "t", "stream-filter-derive": "true"}, "needs stream-filter-property"),
         ({"name": "line\nend"}, "has the character U+000A"),

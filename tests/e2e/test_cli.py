@@ -90,14 +90,14 @@ class TestStreams:
         streamd("stream", "create", "audit", "--max-age", "7D", "--chunk-max-records", "50")
         streamd("publish", "flights", stdin=flights("HA", "UA"))
         table = streamd("stream", "list")
-        assert re.search(r"flights +2 +1 +\S+ B +1 +64 B +20\d\d-", table)
-        assert re.search(r"audit +0 +0 +0 B +1 +16 B +-", table)
+        assert re.search(r"flights +2 +\S+ B +\S+ +- +0 +0 +20\d\d-\S+ \S+ +running", table)
+        assert re.search(r"audit +0 +0 B +- +- +0 +0 +- +running", table)
         (audit, listed) = json.loads(streamd("stream", "list", "--json"))
         assert (audit["name"], listed["messages"]) == ("audit", 2)
         assert listed["arguments"] == {"stream-filter-size-bytes": "64"}
         found = json.loads(streamd("stream", "info", "flights", "--json"))
         assert found.pop("filters") == {}
-        assert found == listed
+        assert found.items() <= listed.items()
         assert re.search(r"stream-filter-size-bytes +64", streamd("stream", "info", "flights"))
         assert re.search(r"max-age +7D", streamd("stream", "info", "audit"))
         streamd("stream", "delete", "flights")
@@ -154,7 +154,7 @@ class TestStreams:
     def test_twice(self, streamd: Shell) -> None:
         streamd("stream", "create", "s")
         streamd("stream", "create", "s", code=1)
-        assert streamd.notes == "Error: cannot create s: stream exists\n"
+        assert streamd.notes == "Error: s exists, with the same arguments; --exist-ok takes that\n"
         streamd("stream", "create", "s", "--exist-ok")
         streamd("stream", "create", "s", "--filter-size", "20", code=1)
         assert "exists with other arguments" in streamd.notes
@@ -162,7 +162,7 @@ class TestStreams:
         streamd("stream", "create", "t", "--max-age", "2m", "--exist-ok")
         streamd("stream", "create", "t", "--max-age", "180s", code=1)
         assert streamd.notes == (
-            "Error: 't' exists with other arguments: max-age is 120s, not 180s\n"
+            "Error: t exists with other arguments: max-age is 120s, not 180s\n"
         )
         assert json.loads(streamd("stream", "info", "t", "--json"))["arguments"] == {
             "max-age": "120s"
@@ -438,7 +438,7 @@ class TestAccess:
         result = CliRunner().invoke(main, ["stream", "create", "other", "--uri", ada])
         assert (result.exit_code, result.output) == (
             1,
-            "Error: cannot create other: access refused\n",
+            "Error: ada may not configure other\n",
         )
         result = CliRunner().invoke(main, ["user", "list", "--uri", ada])
         assert "ada is not an administrator" in result.output

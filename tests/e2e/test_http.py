@@ -96,7 +96,7 @@ def test_a_connection_of_rstream_is_ended(process: ServerProcess) -> None:
         assert (row["name"], row["messages"]) == ("s", 1)
     log = process.log.read_text()
     assert "guest ends the connection" in log
-    assert "ended, a test\n" in log
+    assert "ended, a test [guest, HTTP" in log
 
 
 def test_a_stream_made_here_is_there(shared: ServerProcess) -> None:

@@ -28,6 +28,7 @@ from tests.support.process import ServerProcess
 UNIT = Path(__file__).parent.parent.parent / "streamd" / "cli" / "streamd.service"
 LOW_PRIORITY = 12  # of the process that indexes keys, than that of the server
 KEYS = ["time", "level", "logger", "message"]
+ABOUT = {"stream", "connection", "user", "vhost", "protocol", "exception"}
 
 
 def streamd(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -242,7 +243,7 @@ def objects(log: str) -> list[dict[str, Any]]:
     assert found
     for entry in found:
         assert list(entry)[:4] == KEYS
-        assert entry.keys() <= {*KEYS, "stream", "connection", "exception"}
+        assert entry.keys() <= {*KEYS, *ABOUT}
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"])
     return found
 

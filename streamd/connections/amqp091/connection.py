@@ -112,10 +112,7 @@ class AmqpConnection(BaseConnection):
                 await self._transport.send(b"".join(frames))
                 if connection.state is State.CLOSED:
                     raise Ended
-        name = login.properties.get("connection_name", "")
-        logger.info(
-            "%s: connected with AMQP%s", self._transport.peer, f" as {name}" if name else ""
-        )
+        self._note_login(login)
 
     async def _next_request(self) -> Request:
         while True:

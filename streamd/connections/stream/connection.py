@@ -113,8 +113,7 @@ class StreamConnection(BaseConnection):
                     answers = await self._login.answer(command)
                     await self._transport.send(b"".join(map(connection.send, answers)))
         connection.limit_frames(self._login.frame_max)
-        name = self._login.properties.get("connection_name", "")
-        logger.info("%s: connected%s", self._transport.peer, f" as {name}" if name else "")
+        self._note_login(self._login)
 
     async def _next_command(self) -> c.ClientCommand:
         while (command := self._connection.next_command()) is NEED_DATA:

@@ -83,6 +83,8 @@ class Login:
             case c.PeerProperties(corr, properties):
                 self.properties = dict(properties)
                 told = _PROPERTIES + (_READ_ONLY if self._broker.is_read_only else ())
+                if self._broker.has_alarms:
+                    told += (_TROUBLE,)
                 return [c.PeerPropertiesResponse(corr, ResponseCode.OK, told)]
             case c.SaslHandshake(corr):
                 mechanisms = self._authenticator.mechanisms()
@@ -161,3 +163,4 @@ _PROPERTIES = (
     Pair("information", "streamd, which speaks the RabbitMQ stream protocol"),
 )
 _READ_ONLY = (Pair("read_only", "true"),)
+_TROUBLE = Pair("trouble", "some streams accept no messages")

@@ -2,8 +2,8 @@
 
 A request names an operation. It gives the fields as strings, and rows of strings answer; some names
 stand for an operation with fields that are set already. Or it gives them in msgpack, in base64, as
-FIELDS; then the answer comes as ANSWER in the same way, cut into as many rows as it takes. So any
-operation can be asked for.
+"fields", and where they are long further parts as "fields.1" and so on; then the answer comes as
+"answer" in the same way, cut into as many rows as it takes. So any operation can be asked for.
 """
 
 import base64
@@ -85,16 +85,15 @@ class Management:
     async def _manage(self, command: c.Manage) -> None:
         rows: Iterable[Mapping[str, str]] = ()
         code, reason = OK, ""
-        name = command.operation[:40]
         try:
             words = dict(command.arguments)
             if _FIELDS in words:
-                rows = await self._carry_out(command.operation, words[_FIELDS])
+                fields = "".join(t for key, t in words.items() if key.startswith(_FIELDS))
+                rows = await self._carry_out(command.operation, fields)
             else:
                 rows = await self._ask(command.operation, words)
         except Refused as refused:
             code, reason = code_of(refused), refused.details
-        logger.info("%s by %s: %s", name, self._caller.name, reason or "done")
         answer = [tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows)]
         response = c.ManageResponse(command.correlation_id, code, reason, tuple(answer))
         await self._context.answer_in_turns(response)
