@@ -7,11 +7,10 @@ with `commits_on_flush`, when it is on the device: then nobody reads what a powe
 take away. Time comes from the caller.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import count, pairwise
 from operator import attrgetter
 from pathlib import PurePath
 from typing import NamedTuple
@@ -23,11 +22,9 @@ from segments.errors import CheckpointDueError, StorageError, UndecidedError, Un
 from segments.filter_demand import FilterDemand
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.flush import MOST_SEALED, Flush, FlushState
-from segments.gaps import OFFSET_GAP, Gap, Gaps
+from segments.gaps import OFFSET_GAP, Gap
 from segments.journal import Journal
 from segments.marks import AHEAD, LIFE, new_life, put_mark
-from segments.offset_lookup import Position, find, segment_holding
-from segments.offsets import OffsetSpec
 from segments.policy import (
     DEFAULT_SEGMENT_BYTES,
     MAX_SEGMENT_BYTES,
@@ -38,6 +35,7 @@ from segments.recovery import recovery
 from segments.recovery.steps import Plan
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
+from segments.segment_list import SegmentList
 from segments.store.cache import TierCache
 from segments.store.manifest import Manifest, StoredSegment, changed_segments
 from segments.tracking import Tracking
@@ -101,28 +99,20 @@ class Written(NamedTuple):
     size: int
 
 
-def _between(segments: Sequence[Segment]) -> list[Gap]:
-    """The gaps between segments that follow each other."""
-    pairs = pairwise(segments)
-    return [Gap.between(one.next_offset, following.base_offset) for one, following in pairs]
-
-
 class Log:
     """A stream's log, open for appending and reading. Made by `Log.open`.
 
     Attributes:
         policy: its limits; may be replaced, with effect from the next chunk on.
         commits_on_flush: readers see what is appended when it is flushed.
-        segments: that readers may read, oldest first; the last one grows.
+        segments: that it consists of.
         committed_offset: the offset after the last record that readers may read.
         epoch: the writer's generation: of the server, or one more than the newest chunk that was
             found; never less than that one's.
         tracking: publisher sequences of what readers may read, and stored offsets.
         is_closed: nothing is written into its folder any more.
-        gaps: offsets in it that no message has.
         next_offset: that the next record will get, after all that is appended.
         awaits_mark: the next `append` syncs a folder, unless `mark` is called before.
-        begins_at: readers before this offset go on with it, as it was truncated; 0 if it was not.
         keys_requested: somebody is about to index keys; it says when that is done.
         life: of the stream, from its creation to its deletion: tells its offsets from those of
             another one of that name. Empty where another server writes it, and has stored nothing.
@@ -150,32 +140,24 @@ class Log:
         self.folder = folder
         self.policy = policy
         self.commits_on_flush = commits_on_flush
-        self.segments = plan.segments
         self.epoch = max(epoch, plan.last_epoch)
         self._writer = self._shown = writer  # _shown: of the last segment that readers may read
-        self.next_offset = writer.next_offset
-        if not plan.has_tail:
-            self.segments.append(writer.segment)
-        self._sealed_size = self._sealed_chunks = self._num_cold = self._num_stored = 0
-        self._count(self.segments[:-1])
-        self.gaps = Gaps(_between(self.segments))
-        if plan.gap:
-            self.gaps = self.gaps.and_more([Gap(plan.ends_at, self.segments[-1].base_offset)])
+        self.next_offset = self.committed_offset = writer.next_offset
+        segments = plan.segments if plan.has_tail else [*plan.segments, writer.segment]
+        gaps = [Gap(plan.ends_at, writer.segment.base_offset)] if plan.gap else []
+        self.segments = SegmentList(segments, gaps)
         self.awaits_mark = disk.boot() not in plan.boots
-        self.committed_offset = self.segments[-1].next_offset
-        self._last_timestamp_ms = self.last_timestamp_ms or 0
+        self._last_timestamp_ms = self.segments.last_timestamp_ms or 0
         self._ahead: dict[bytes, int] = {}
         self._state = FlushState(writer, plan, epoch=self.epoch)
         self.is_closed = self.keys_requested = False
-        self.begins_at = self.keys_wanted_from = 0
+        self.keys_wanted_from = 0
         self._rolled = Written(-writer.next_offset, 0, 0)  # in segments that are full
         self._obstacle: StorageError | None = None
         self._now_ms = 0  # the wall clock, as it was said last
-        self._outlived: list[Segment] = []  # readers do not find them; their files are kept as yet
-        self._gone: list[Segment] = []  # out of the log; their files are still there
         self._index_requests: list[Segment] = []
         self._observer = observer
-        for segment in self.segments:
+        for segment in segments:
             segment.report_damage_to(observer.damage_found)
         self._cache = cache
         self.life = plan.life
@@ -185,7 +167,7 @@ class Log:
         self.filter_demand = FilterDemand(disk, folder)
         self._journal = journal
         self.tracking, notes = restore_tracking(
-            journal, self.segments, plan.checkpoint, plan.ends_at, salvages=plan.salvages
+            journal, segments, plan.checkpoint, plan.ends_at, salvages=plan.salvages
         )
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
 
@@ -309,99 +291,6 @@ class Log:
             rolled.size + writer.size - writer.start_size,
         )
 
-    @property
-    def first_offset(self) -> int:
-        """First offset that is kept; equal to `committed_offset` when the log is empty."""
-        return self.segments[0].base_offset
-
-    @property
-    def kept_from(self) -> int:
-        """First offset whose segment file is kept: `first_offset`, or before, until `expire`.
-
-        Any thread may ask.
-        """
-        shown = self.segments  # read first: what is hidden meanwhile is in one of the two
-        return (self._outlived or shown)[0].base_offset
-
-    @property
-    def _kept(self) -> list[Segment]:
-        """Segments whose files are kept, oldest first, those that have outlived the policy too."""
-        return self._outlived + self.segments if self._outlived else self.segments
-
-    @property
-    def is_empty(self) -> bool:
-        """No chunk is kept."""
-        return all(segment.last_chunk_id is None for segment in self.segments)
-
-    @property
-    def last_chunk_id(self) -> int | None:
-        """Id of the newest chunk, None when the log is empty."""
-        for segment in reversed(self.segments):
-            if segment.last_chunk_id is not None:
-                return segment.last_chunk_id
-        return None
-
-    @property
-    def last_timestamp_ms(self) -> int | None:
-        """Timestamp of the newest chunk, None when the log is empty."""
-        for segment in reversed(self.segments):
-            if segment.last_timestamp_ms is not None:
-                return segment.last_timestamp_ms
-        return None
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segment files."""
-        return self._sealed_size + self.segments[-1].size
-
-    @property
-    def num_lost(self) -> int:
-        """Records that are kept, and damaged as far as that is known."""
-        return sum(segment.num_lost for segment in self.damaged)
-
-    @property
-    def damaged(self) -> list[Segment]:
-        """Segments of which some cannot be read."""
-        return [segment for segment in self.segments if segment.damage]
-
-    @property
-    def num_chunks(self) -> int:
-        """Chunks that are kept."""
-        return self._sealed_chunks + self.segments[-1].num_chunks
-
-    # There may be tens of thousands of segments, so what is done with each of them looks at few
-    # others: sums are kept as sealed segments, which do not change any more, come and go. And as
-    # segments are stored and leave the disk in order, nearly all that are cold, or stored, are the
-    # oldest ones: of so many that is known.
-
-    def _count(self, sealed: Collection[Segment], sign: int = 1) -> None:
-        """Segments have been sealed or, with -1, are not part of it any more."""
-        self._sealed_size += sign * sum(segment.size for segment in sealed)
-        self._sealed_chunks += sign * sum(segment.num_chunks for segment in sealed)
-
-    @property
-    def local(self) -> list[Segment]:
-        """Segments whose file is on this disk, oldest first; the newest one always is."""
-        segments = self._kept
-        self._num_cold = next(n for n in count(self._num_cold) if segments[n].cold is None)
-        return [segment for segment in segments[self._num_cold :] if segment.cold is None]
-
-    @property
-    def unstored(self) -> list[Segment]:
-        """Sealed segments that hold something and that no store has, oldest first."""
-        segments = self._kept
-        # No store has the newest one.
-        self._num_stored = next(n for n in count(self._num_stored) if segments[n].stored is None)
-        found = segments[self._num_stored : -1]
-        return [one for one in found if one.stored is None and one.num_chunks]
-
-    def segment_at(self, base_offset: int) -> Segment | None:
-        """The segment that begins there, and whose file is kept."""
-        segments = self._kept
-        number = bisect_left(segments, base_offset, key=_base_offset)
-        found = segments[number : number + 1]
-        return found[0] if found and found[0].base_offset == base_offset else None
-
     def sequence(self, reference: bytes) -> int | None:
         """Highest publishing id of a publisher in all that is appended, None when it has none."""
         ahead = self._ahead.get(reference)
@@ -499,7 +388,7 @@ class Log:
         In a log of very many segments it is more than was declared: each keeps memory, and takes
         time when the log is opened, however little is in it.
         """
-        declared, more = self.policy.max_segment_bytes, len(self.segments) - _MANY_SEGMENTS
+        declared, more = self.policy.max_segment_bytes, len(self.segments.shown) - _MANY_SEGMENTS
         if more <= 0 or declared >= DEFAULT_SEGMENT_BYTES:
             return declared
         doublings = -(-more // _SEGMENTS_PER_DOUBLING)
@@ -522,9 +411,8 @@ class Log:
     def _commit(self, appended: Appended) -> None:
         """Let readers have what was appended."""
         segment = appended.writer.segment
-        sealed = self.segments[-1]
         appended.writer.commit(appended)
-        if segment is not sealed:
+        if segment is not self.segments.shown[-1]:
             self._show(appended.writer)
         for chunk in appended.chunks:
             if chunk.sequences:
@@ -535,10 +423,8 @@ class Log:
 
     def _show(self, writer: SegmentWriter) -> None:
         """Let readers have a new segment."""
-        sealed = self.segments[-1]
-        sealed.newest = None
-        self.segments.append(writer.segment)
-        self._count([sealed])
+        sealed = self.segments.shown[-1]
+        self.segments.add(writer.segment)
         self._shown = writer
         self.keys_wanted_from = 0
         self.request_keys()  # of the sealed one
@@ -594,21 +480,9 @@ class Log:
             Whether there are files to be removed: flush with a checkpoint, then `expire`.
         """
         self._now_ms = now_ms
-        self._hide(expired(self.segments, self.size, self.policy, now_ms))
-        return bool(self._outlived)
-
-    def _hide(self, number: int) -> None:
-        """Let readers find so many of the oldest segments no more."""
-        if number:
-            hidden = self.segments[:number]
-            self._outlived += hidden  # before they leave the others, see `kept_from`
-            self.segments = self.segments[number:]
-            self._count(hidden, -1)
-
-    @property
-    def outlived(self) -> list[Segment]:
-        """Segments that have outlived the policy, and whose files are kept as yet."""
-        return list(self._outlived)
+        segments = self.segments
+        segments.hide(expired(segments.shown, segments.size, self.policy, now_ms))
+        return bool(segments.outlived)
 
     def expire(self, now_ms: int, busy: Collection[Segment] = ()) -> Removal:
         """Take segments that have outlived the policy out of the log.
@@ -626,46 +500,22 @@ class Log:
             finish. No flush may be going on meanwhile.
         """
         self.outlive(now_ms)
-        number = len(self._outlived)
-        for at, segment in enumerate(self._outlived):
-            if segment in busy:
-                number = at
-                break
-        while number and not self.is_covered(self._outlived[number - 1].next_offset):
+        outlived = self.segments.outlived
+        number = next((n for n, one in enumerate(outlived) if one in busy), len(outlived))
+        while number and not self.is_covered(outlived[number - 1].next_offset):
             number -= 1
-        if not (number or self._gone):
+        if not (number or self.segments.gone):
             return Removal(self._disk, self.folder, [], None)
         removal = self._drop(number)
-        self.tracking.forget_offsets_below(self.first_offset)
+        self.tracking.forget_offsets_below(self.segments.first_offset)
         return removal
 
     def _drop(self, number: int, rest: Segment | None = None) -> Removal:
         """Take so many of the oldest segments out; `rest` is in the place of the last of them."""
-        num_shown = number - len(self._outlived)
-        self._hide(max(0, num_shown))
-        gone, self._outlived = self._outlived[:number], self._outlived[number:]
-        self._num_cold = max(0, self._num_cold - number)
-        self._num_stored = max(0, self._num_stored - number)
-        if rest is not None:
-            self._num_cold = self._num_stored = 0
-            if num_shown > 0:
-                self.segments.insert(0, rest)
-                self._count([rest])
-            else:  # the policy was faster
-                self._outlived.insert(0, rest)
-        self._forget(gone)
-        checkpoint = self._state.without(gone, self._kept[0])
-        self._gone += gone
-        return Removal(self._disk, self.folder, self._gone, checkpoint)
-
-    @staticmethod
-    def _forget(gone: Iterable[Segment]) -> None:
-        """Segments are not part of the log any more."""
-        for segment in gone:
-            segment.drop_filters()
-            segment.drop_keys()
-            if segment.cold is not None:
-                segment.cold.forget()
+        segments = self.segments
+        gone = segments.drop(number, rest)
+        checkpoint = self._state.without(gone, segments.kept[0])
+        return Removal(self._disk, self.folder, segments.gone, checkpoint)
 
     # -- the store
 
@@ -674,22 +524,18 @@ class Log:
         removed, added = self._changes(manifest)
         self.manifest = manifest
         for one in removed:
-            segment = self.segment_at(one.base_offset)
+            segment = self.segments.at(one.base_offset)
             if segment is not None and segment.cold is None:
-                segment.stored, self._num_stored = None, 0
+                self.segments.forget_stored(segment)
         for one in added:
-            segment = self.segment_at(one.base_offset)
+            segment = self.segments.at(one.base_offset)
             if segment is None:
                 continue
             if segment.cold is not None:
                 segment.stored = one
                 segment.make_cold(self._cache.segment(manifest.stream, one, self.folder))
-            elif self.is_sealed(segment) and segment.is_as_stored(one):
+            elif self.segments.is_sealed(segment) and segment.is_as_stored(one):
                 segment.stored = one
-
-    def forget_stored(self, segment: Segment) -> None:
-        """A store does not have a segment that its manifest names: it is to be stored again."""
-        segment.stored, self._num_stored = None, 0
 
     def _changes(
         self, manifest: Manifest
@@ -700,7 +546,7 @@ class Log:
 
     def forget_cold(self) -> None:
         """It is deleted: nothing of it is to stay in the cache."""
-        for segment in self._kept:
+        for segment in self.segments.kept:
             if segment.cold is not None:
                 segment.cold.forget()
 
@@ -721,29 +567,11 @@ class Log:
             StorageError: the system refused; it is as it was.
         """
         removed, added = self._changes(manifest)
-        if manifest.next_offset > self.segments[-1].base_offset:
+        if manifest.next_offset > self._writer.segment.base_offset:
             self._begin_at(manifest.next_offset)
-        bases = {stored.base_offset for stored in removed}
-        segments = self.segments[:-1]
-        at = bisect_right(segments, max(bases, default=-1), key=_base_offset)
-        gone = [one for one in segments[:at] if one.base_offset in bases]
-        segments[:at] = [one for one in segments[:at] if one.base_offset not in bases]
         new = [self._cold_segment(manifest, stored) for stored in added]
-        for segment in new:
-            insort(segments, segment, key=_base_offset)
-        for base in bases.union(map(_base_offset, new)):  # where others meet than before
-            at = bisect_left(segments, base, key=_base_offset)
-            near = segments[max(0, at - 1) : at + 2]
-            for segment, following in pairwise(near):
-                segment.reaches_to(following.base_offset)
-            self.gaps = self.gaps.and_more(_between(near))
-        self.segments = [*segments, self._writer.segment]
-        self._num_cold = self._num_stored = 0
-        self._count(gone, -1)
-        self._count(new)
-        self._forget(gone)
-        if gone:
-            self.begins_at = self.first_offset
+        bases = {stored.base_offset for stored in removed}
+        gone = self.segments.exchange(bases, new, self._writer.segment)
         self.manifest, self.tracking = manifest, tracking
         self.life = manifest.stream.creation
         self.committed_offset = manifest.next_offset
@@ -769,11 +597,6 @@ class Log:
         old.close()
         with suppress(StorageError):  # they are in the way when the log is opened the next time
             old.segment.remove()
-
-    @property
-    def local_size(self) -> int:
-        """Bytes of segment files that are on this disk, the cache not counted."""
-        return sum(segment.size for segment in self.local)
 
     def make_cold(self, segment: Segment) -> None:
         """Read a segment from the store from now on; who reads its file can finish.
@@ -823,13 +646,13 @@ class Log:
         Returns:
             The removal of files, as of `expire`.
         """
-        number = bisect_left(self._kept, offset, key=_base_offset)
-        if self.segment_at(offset) is not None:
+        number = bisect_left(self.segments.kept, offset, key=_base_offset)
+        if self.segments.at(offset) is not None:
             rest = None
         if rest is not None:
             rest.report_damage_to(self._observer.damage_found)
             rest.key_state = KeyState.KNOWN  # it has no key file
-        self.begins_at = offset
+        self.segments.begins_at = offset
         removal = self._drop(number, rest)
         self.request_keys()
         return removal
@@ -839,14 +662,6 @@ class Log:
         """The tracking is not empty, perhaps because of chunks that are not committed yet."""
         return self._journal.exists or bool(self._ahead) or not self.tracking.is_empty
 
-    def find(self, spec: OffsetSpec) -> Position:
-        """The chunk boundary at which a reader with `spec` begins; see `offset_lookup.find`."""
-        return find(self.segments, spec)
-
-    def segment_holding(self, offset: int) -> Segment:
-        """The segment with `offset`, or the first one after it where none has it."""
-        return segment_holding(self.segments, offset)
-
     def request_index(self, segment: Segment) -> None:
         """Ask for the filter index of this segment, with which a reader could skip chunks.
 
@@ -854,8 +669,7 @@ class Log:
         """
         if segment.index_requested or not segment.is_indexable or segment.damage:
             return  # readers ask again for every chunk
-        number = bisect_left(self.segments, segment.base_offset, key=_base_offset)
-        for one in self.segments[number : number + _SEGMENTS_AHEAD]:
+        for one in self.segments.following(segment, _SEGMENTS_AHEAD):
             is_possible = one.is_indexable and not one.damage and not one.index_requested
             if is_possible and (one is segment or one.filters is None):
                 one.index_requested = True
@@ -876,23 +690,15 @@ class Log:
 
     def keeps(self, segment: Segment) -> bool:
         """Its files are this log's: it has not been dropped, nor the log closed or deleted."""
-        return not self.is_closed and self.segment_at(segment.base_offset) is segment
-
-    def is_sealed(self, segment: Segment) -> bool:
-        """Nothing is added any more to what readers see of it.
-
-        A segment that is full, and not yet flushed, is not: with `commits_on_flush` readers see
-        less of it than its file holds.
-        """
-        return segment is not self._shown.segment
+        return not self.is_closed and self.segments.at(segment.base_offset) is segment
 
     def indexed_size(self, segment: Segment) -> int:
         """Bytes of a segment that an index has to be made for; its writer knows the rest."""
-        return segment.size if self.is_sealed(segment) else self._shown.start_size
+        return segment.size if self.segments.is_sealed(segment) else self._shown.start_size
 
     def adopt_filters(self, segment: Segment, filters: FilterIndexForm, size: int) -> None:
         """Give readers the filter index of a segment's first `size` bytes."""
-        if self.is_sealed(segment):
+        if self.segments.is_sealed(segment):
             if size == segment.size:
                 segment.filters = filters
         elif isinstance(filters, FilterIndex) and segment.filters is None:
@@ -962,7 +768,7 @@ class Log:
         """What can be said after a flush, with a snapshot of the tracking; None for nothing new."""
         has_tracking = self._has_tracking
         checkpoint = self._state.next_checkpoint(
-            self.kept_from, has_tracking=has_tracking, only_sealed=only_sealed
+            self.segments.kept_from, has_tracking=has_tracking, only_sealed=only_sealed
         )
         if checkpoint is not None and has_tracking and not self._journal.is_rewriting:
             try:
@@ -1034,7 +840,7 @@ class Log:
 
     def _remove_growing_keys(self) -> None:
         """Remove files that are of no use when the log is opened again, and would be reported."""
-        for segment in self._kept:
+        for segment in self.segments.kept:
             if segment.keys is not None and not segment.keys.is_final:
                 with suppress(StorageError):
                     self._disk.remove(segment.keys.path)
@@ -1043,7 +849,7 @@ class Log:
         """Release the files as they are, because they are about to be removed."""
         if not self.is_closed:
             self.is_closed = True
-            for segment in self._kept:
+            for segment in self.segments.kept:
                 segment.drop_filters()
                 segment.drop_keys()
             self._journal.close()

@@ -160,7 +160,7 @@ class Reader:
         """
         chunks: list[StoredChunk] = []
         size = 0
-        if self._pins or self.next_offset < self._log.begins_at:
+        if self._pins or self.next_offset < self._log.segments.begins_at:
             self._prepare()
         for _ in range(max_steps):
             if chunks and self._position >= self._segment.size:
@@ -206,7 +206,7 @@ class Reader:
     def catch_up(self) -> None:
         """Skip what does not match, as far as the filter index tells soon; reads nothing."""
         matcher = self._matcher
-        if self.next_offset < self._log.begins_at:
+        if self.next_offset < self._log.segments.begins_at:
             return  # the next `read` finds the way
         for _ in range(_CATCH_UP_STEPS):
             if matcher is None or self.at_end or not self._enter_segment():
@@ -269,11 +269,11 @@ class Reader:
         """
         if self._cold is None or not self._cold.cached.is_gone or isinstance(error, ColdError):
             return False
-        if self._log.segment_holding(self.next_offset) is self._segment:
+        if self._log.segments.holding(self.next_offset) is self._segment:
             self._position = self._segment.size
             self._lose_until(self._segment.next_offset)
         else:
-            self._go_to(self._log.find(at_offset(self.next_offset)))
+            self._go_to(self._log.segments.find(at_offset(self.next_offset)))
         return True
 
     def _go_to(self, start: Position) -> None:
@@ -325,12 +325,12 @@ class Reader:
         """What was read before may go, but for the window; the log may begin later by now."""
         if self._pins:
             self._let_go(self._pins[:-1] if self._window else self._pins)
-        if self.next_offset < self._log.begins_at:
+        if self.next_offset < self._log.segments.begins_at:
             self._begin_again()
 
     def _begin_again(self) -> None:
         """The log was truncated behind this place: go on where it begins now."""
-        segment, file = self._acquire(self._log.segment_holding(self._log.begins_at))
+        segment, file = self._acquire(self._log.segments.holding(self._log.segments.begins_at))
         self._segment.release()
         self._enter(segment, file)
 
@@ -346,7 +346,7 @@ class Reader:
     def _enter_segment(self) -> bool:
         """Move on to the next segment where this one ends; False when there is none yet."""
         while self._position >= self._segment.size:
-            following = self._log.segment_holding(max(self.next_offset, self._segment.next_offset))
+            following = self._log.segments.holding(max(self.next_offset, self._segment.next_offset))
             if following is self._segment:
                 return False
             following, file = self._acquire(following)
@@ -360,11 +360,11 @@ class Reader:
             try:
                 return segment, segment.acquire()
             except StorageError as error:
-                if not error.is_missing or segment is self._log.segments[-1]:
+                if not error.is_missing or segment is self._log.segments.shown[-1]:
                     raise
                 segment.mark_all_damaged()
                 self._lose_until(segment.next_offset)
-                segment = self._log.segment_holding(segment.next_offset)
+                segment = self._log.segments.holding(segment.next_offset)
 
     def _lose_until(self, offset: int) -> None:
         self.counts.lost_records += num_lost(self.next_offset, offset)
@@ -406,9 +406,9 @@ class Reader:
         """
         counts = self.counts
         while True:
-            segment = self._log.segment_holding(max(self.next_offset, self._segment.next_offset))
+            segment = self._log.segments.holding(max(self.next_offset, self._segment.next_offset))
             filters = segment.filters
-            is_newest = segment is self._log.segments[-1] or segment is self._segment
+            is_newest = segment is self._log.segments.shown[-1] or segment is self._segment
             if is_newest or filters is None or segment.damage:
                 return
             is_next = self.next_offset == segment.base_offset and matcher.since <= self.next_offset

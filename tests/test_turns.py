@@ -595,15 +595,15 @@ async def _live_with_many(server: Harness, turns: _Turns, store: FakeStore, end:
     for number in range(9):
         await turns.of("storing", publish, peer, end + number * A_FRAME, 1)
         await turns.of("sealing", stream.life.held.seal)
-    assert len(log.segments) == _MANY + 10
-    assert log.segments[-2].stored is not None
+    assert len(log.segments.shown) == _MANY + 10
+    assert log.segments.shown[-2].stored is not None
     assert manifest_of(store, "s").segments[:_MANY] == tuple(map(_stored, range(_MANY)))
     limit = ("stream-local-max-length-bytes", "2000")
     await turns.of("evicting", host.settings.set_arguments, "s", [limit])
-    assert len(log.local) < 9
-    limit = ("max-length-bytes", str(log.size - 9_000))
+    assert len(log.segments.local) < 9
+    limit = ("max-length-bytes", str(log.segments.size - 9_000))
     await turns.of("retention", host.settings.set_arguments, "s", [limit])
-    assert manifest_of(store, "s").first_offset == log.first_offset > 0
+    assert manifest_of(store, "s").first_offset == log.segments.first_offset > 0
     await turns.of("status", tier.status)
     await turns.of("metrics", Metrics(server).scrape_unread, "/per-object")
     await turns.of("figures", peer.code, c.StreamStats, "s")

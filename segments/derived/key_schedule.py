@@ -36,7 +36,7 @@ def next_task(log: Log, *, is_quiet: bool) -> Task | None:
         log: whose keys are indexed.
         is_quiet: nothing has come for a while.
     """
-    sealed = next_sealed(log, reversed(log.segments))
+    sealed = next_sealed(log, reversed(log.segments.shown))
     return sealed or next_growing(log, is_quiet=is_quiet)
 
 
@@ -47,14 +47,14 @@ def next_sealed(log: Log, segments: Iterable[Segment]) -> Task | None:
         known = segment.keys
         if known is not None and known.is_final and _is_usable(known, properties):
             continue
-        if segment.num_chunks and _is_possible(segment) and log.is_sealed(segment):
+        if segment.num_chunks and _is_possible(segment) and log.segments.is_sealed(segment):
             return Task(segment, _job(segment, properties, is_sealed=True))
     return None
 
 
 def next_growing(log: Log, *, is_quiet: bool) -> Task | None:
     """The next table of the segment that grows, if it is worth one."""
-    newest, wanted = log.segments[-1], FEW_BYTES if is_quiet else MUCH_BYTES
+    newest, wanted = log.segments.shown[-1], FEW_BYTES if is_quiet else MUCH_BYTES
     if not has_tail(log) or newest.size - _known_bytes(log) < wanted:
         return None
     return Task(newest, _job(newest, log.policy.key_properties, is_sealed=False))
@@ -62,17 +62,17 @@ def next_growing(log: Log, *, is_quiet: bool) -> Task | None:
 
 def has_tail(log: Log) -> bool:
     """There will be a table to make when nothing more comes."""
-    return bool(log.policy.key_properties) and log.segments[-1].size >= tail_from(log)
+    return bool(log.policy.key_properties) and log.segments.shown[-1].size >= tail_from(log)
 
 
 def tail_from(log: Log) -> int:
     """Bytes of the newest segment from which on there is a tail; endless where none can be."""
-    return _known_bytes(log) + FEW_BYTES if _is_possible(log.segments[-1]) else sys.maxsize
+    return _known_bytes(log) + FEW_BYTES if _is_possible(log.segments.shown[-1]) else sys.maxsize
 
 
 def _known_bytes(log: Log) -> int:
     """Bytes of the newest segment that tables know."""
-    known = log.segments[-1].keys
+    known = log.segments.shown[-1].keys
     if known is None or not _is_usable(known, log.policy.key_properties):
         return FILE_HEADER_SIZE
     return known.end.position
@@ -99,9 +99,9 @@ class KeyFigures(NamedTuple):
         properties = log.policy.key_properties
         if not properties:
             return None
-        sealed = [one for one in log.segments[:-1] if one.num_chunks]
+        sealed = [one for one in log.segments.shown[:-1] if one.num_chunks]
         indexed = [s for s in sealed if s.keys is not None and _is_usable(s.keys, properties)]
-        known = [segment.keys for segment in log.segments if segment.keys is not None]
+        known = [segment.keys for segment in log.segments.shown if segment.keys is not None]
         return cls(
             len(sealed),
             sum(one.keys is not None and one.keys.is_final for one in indexed),
@@ -112,17 +112,17 @@ class KeyFigures(NamedTuple):
 
 def next_unknown(log: Log) -> Segment | None:
     """A segment whose key file nobody has looked at yet."""
-    unknown = (one for one in reversed(log.segments) if one.key_state is KeyState.UNKNOWN)
+    unknown = (one for one in reversed(log.segments.shown) if one.key_state is KeyState.UNKNOWN)
     here = (one for one in unknown if one.cold is None)  # else when they are searched
-    return next((one for one in here if not one.damage and log.is_sealed(one)), None)
+    return next((one for one in here if not one.damage and log.segments.is_sealed(one)), None)
 
 
 def oldest_unknown(log: Log) -> Segment | None:
     """The oldest sealed segment, if nobody has looked at its key file yet."""
-    oldest = log.segments[0]
+    oldest = log.segments.shown[0]
     is_unknown = oldest.key_state is KeyState.UNKNOWN and not oldest.damage
     is_here = oldest.cold is None
-    return oldest if is_unknown and is_here and log.is_sealed(oldest) else None
+    return oldest if is_unknown and is_here and log.segments.is_sealed(oldest) else None
 
 
 def adopt(task: Task) -> KeyIndex:

@@ -9,12 +9,13 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from segments.codec import Damage
 from segments.derived.filter_files import load
 from segments.disk import File
 from segments.errors import SegmentsError, StorageError
+from segments.gaps import Gaps
 from segments.keys.index import KeyIndex
 from segments.offset_lookup import segment_holding
 from segments.search.chunk_screen import ChunkTest
@@ -168,6 +169,14 @@ class _Swapped(Part):
         self._file = file
 
 
+class _Segments(NamedTuple):
+    """See SegmentList."""
+
+    first_offset: int
+    gaps: Gaps
+    holding: Callable[[int], Segment]
+
+
 class HandedLog:
     """What a search needs of a Log.
 
@@ -180,8 +189,8 @@ class HandedLog:
     """
 
     def __init__(self, job: Job, ask: Callable[[Prompt], Any]) -> None:
-        self.first_offset, self.committed_offset = job.first_offset, job.committed_offset
-        self.gaps = job.gaps
+        self.segments = _Segments(job.first_offset, job.gaps, self._holding)
+        self.committed_offset = job.committed_offset
         self.notes = Notes()
         self._ask = ask
         self._needs = Needs(ChunkTest(job.request).values, bool(job.request.keys))
@@ -191,8 +200,8 @@ class HandedLog:
         self._segments: list[Segment] = []  # that follow each other
         self._known: dict[int, Segment] = {}
 
-    def segment_holding(self, offset: int) -> Segment:
-        """See Log.
+    def _holding(self, offset: int) -> Segment:
+        """See SegmentList.
 
         Raises:
             StreamIsGone: it was deleted meanwhile.

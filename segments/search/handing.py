@@ -277,10 +277,10 @@ class Handing:
 
     def _segments(self, asked: Segments) -> Some:
         log = self._log
-        segments = log.segments
+        segments = log.segments.shown
         if log.is_closed:
             return Some()
-        base = log.segment_holding(asked.offset).base_offset
+        base = log.segments.holding(asked.offset).base_offset
         number = bisect_left(segments, base, key=attrgetter("base_offset"))
         most = _WITH_KEYS_AT_ONCE if asked.needs.keys else _SEGMENTS_AT_ONCE
         first, behind = number, number + most

@@ -72,23 +72,31 @@ _SEGMENTS_A_STEP = 100
 _AHEAD_BYTES = 8 << 20  # of a cold segment that are fetched together
 
 
-class SearchedLog(Protocol):
-    """What a search needs of a log; see Log."""
+class SearchedSegments(Protocol):
+    """What a search needs of a log's segments; see SegmentList."""
 
     @property
     def first_offset(self) -> int:
         """First offset that is kept."""
 
     @property
-    def committed_offset(self) -> int:
-        """The offset after the last record that readers may read."""
+    def gaps(self) -> Gaps:
+        """Offsets that no message has."""
+
+    def holding(self, offset: int, /) -> Segment:
+        """The segment with `offset`, or the first one after it where none has it."""
+
+
+class SearchedLog(Protocol):
+    """What a search needs of a log; see Log."""
 
     @property
-    def gaps(self) -> Gaps:
-        """Offsets in it that no message has."""
+    def segments(self) -> SearchedSegments:
+        """That it consists of."""
 
-    def segment_holding(self, offset: int) -> Segment:
-        """The segment with `offset`, or the first one after it where none has it."""
+    @property
+    def committed_offset(self) -> int:
+        """The offset after the last record that readers may read."""
 
     def keeps(self, segment: Segment) -> bool:
         """It has not been dropped."""
@@ -136,7 +144,7 @@ class Search:
         self._chunk_test = ChunkTest(request)
         self._chunk = NO_CHUNK, 0
         self._distrusted: set[Segment] = set()  # whose index files are wrong
-        end = log.gaps.before(log.committed_offset)
+        end = log.segments.gaps.before(log.committed_offset)
         self.progress = Progress(request, self._test, limits or Limits(), end)
         self.looked_at = self.progress.looked_at
         self._messages = MessageSearch(request, self._test, self.progress)
@@ -159,9 +167,9 @@ class Search:
     def _has_chunk(self, token: Token) -> bool:
         """Whether the chunk that a token knows is the one that is there, if any is."""
         log = self._log
-        if not log.first_offset <= token.chunk < log.committed_offset:
-            return token.chunk == NO_CHUNK or token.chunk < log.first_offset
-        segment = log.segment_holding(token.chunk)
+        if not log.segments.first_offset <= token.chunk < log.committed_offset:
+            return token.chunk == NO_CHUNK or token.chunk < log.segments.first_offset
+        segment = log.segments.holding(token.chunk)
         if segment.damage or token.chunk < segment.base_offset:  # nothing is where it was
             return True
         place, header = _chunk_at(segment, token.chunk)
@@ -171,7 +179,7 @@ class Search:
 
     def _last_chunk(self) -> tuple[int, int]:
         """The newest chunk of the search, which retention removes last, and what tells it."""
-        segment = self._log.segment_holding(self.progress.end - 1)
+        segment = self._log.segments.holding(self.progress.end - 1)
         if segment.damage or not segment.base_offset < self.progress.end <= segment.next_offset:
             return NO_CHUNK, 0
         place, header = _chunk_at(segment, self.progress.end - 1)
@@ -233,11 +241,11 @@ class Search:
         """The next segment of the range; None when there is none any more."""
         log = self._log
         if self._request.newest:
-            self.progress.high = log.gaps.before(self.progress.high)
-            segment = log.segment_holding(self.progress.high - 1)
+            self.progress.high = log.segments.gaps.before(self.progress.high)
+            segment = log.segments.holding(self.progress.high - 1)
             self.progress.high = min(self.progress.high, segment.next_offset)
         else:
-            segment = log.segment_holding(self.progress.low)
+            segment = log.segments.holding(self.progress.low)
             if segment.next_offset <= self.progress.low:
                 return None
             self.progress.low = max(self.progress.low, segment.base_offset)

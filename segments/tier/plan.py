@@ -224,7 +224,7 @@ class _Cursor:
         return None
 
     def _enter_next(self, segment: Segment) -> None:
-        following = self._log.segment_holding(segment.next_offset)
+        following = self._log.segments.holding(segment.next_offset)
         is_next = following.base_offset >= segment.next_offset
         self._segment, self._position = following if is_next else None, FILE_HEADER_SIZE
 

@@ -16,13 +16,13 @@ from segments.store.manifest import Manifest, StoredSegment, changed_segments, n
 
 def next_unstored(log: Log) -> Segment | None:
     """The oldest sealed segment that is not stored."""
-    return next(iter(log.unstored), None)
+    return next(iter(log.segments.unstored), None)
 
 
 def is_stored_to(log: Log, offset: int) -> bool:
     """The store has all messages before an offset that the log still has."""
-    newest = log.segments[-1]
-    waiting = log.unstored or ([newest] if newest.num_chunks else [])
+    newest = log.segments.shown[-1]
+    waiting = log.segments.unstored or ([newest] if newest.num_chunks else [])
     return not waiting or waiting[0].base_offset >= offset
 
 
@@ -36,7 +36,7 @@ def kept_segments(
         stored: what it lists now.
         new: what was uploaded since, a segment of the log.
     """
-    first = log.kept_from
+    first = log.segments.kept_from
     dropped = number_before(stored, first)
     kept = list(stored[dropped:])
     if new is not None:
@@ -60,18 +60,21 @@ def conflict(log: Log, manifest: Manifest) -> str:
             f"to {log.committed_offset}"
         )
     # What the log already knows to be in the store was compared: these are nearly all.
-    known = [segment.stored for segment in log.segments if segment.stored is not None]
+    known = [segment.stored for segment in log.segments.shown if segment.stored is not None]
     lost, new = changed_segments(known, manifest.segments)
     named = {one.base_offset for one in new}
     for one in lost:
-        base, here = one.base_offset, log.segment_at(one.base_offset)
+        base, here = one.base_offset, log.segments.at(one.base_offset)
         if here is not None and here.cold is not None and base not in named:
             return f"the segment from offset {base} on is in neither the tier nor the data folder"
     for one in new:
-        if one.next_offset <= log.first_offset or one.base_offset < log.first_offset:
+        if (
+            one.next_offset <= log.segments.first_offset
+            or one.base_offset < log.segments.first_offset
+        ):
             continue
-        here = log.segment_at(one.base_offset)
-        if here is None or not log.is_sealed(here):
+        here = log.segments.at(one.base_offset)
+        if here is None or not log.segments.is_sealed(here):
             return f"the tier has a segment from offset {one.base_offset} on, the data folder none"
         if here.cold is None and not here.is_as_stored(one):
             return f"the segment from offset {one.base_offset} on is another one in the tier"

@@ -122,9 +122,9 @@ class Searches:
                 self._now_ms(),
                 asked.after,
                 Limits(PAGE_BYTES, MAX_MESSAGE_BYTES, READ_BYTES),
-                log.first_offset,
+                log.segments.first_offset,
                 log.committed_offset,
-                log.gaps,
+                log.segments.gaps,
                 seconds,
             )
             page = await self._page(job, stream, log)

@@ -186,17 +186,17 @@ class _Clients:
 
 
 def _state_of(log: Log) -> f.LogState:
-    segments = log.segments
+    segments = log.segments.shown
     times = (s.first_timestamp_ms for s in segments if s.first_timestamp_ms is not None)
     return f.LogState(
-        log.gaps.num_between(log.first_offset, log.committed_offset),
-        log.size,
-        log.num_chunks,
+        log.segments.gaps.num_between(log.segments.first_offset, log.committed_offset),
+        log.segments.size,
+        log.segments.num_chunks,
         len(segments),
         next(times, 0),
-        log.last_timestamp_ms or 0,
-        log.num_lost,
-        sum(len(segment.damage) for segment in log.damaged),
+        log.segments.last_timestamp_ms or 0,
+        log.segments.num_lost,
+        sum(len(segment.damage) for segment in log.segments.damaged),
         len([segment for segment in segments if segment.keys is not None]),
     )
 

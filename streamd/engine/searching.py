@@ -37,8 +37,8 @@ class Searching:
                 begin = max(0, log.committed_offset - request.newest)
         page = await self._page(call, request, request.words, begin)
         async with stream.opened() as log:
-            gaps = log.gaps
-            first = max(log.first_offset, int(dict(request.words).get("offset", 0)))
+            gaps = log.segments.gaps
+            first = max(log.segments.first_offset, int(dict(request.words).get("offset", 0)))
             left = gaps.num_between(page.left.start, page.left.stop)
             return s.FoundPage(
                 page.messages,
@@ -48,8 +48,8 @@ class Searching:
                 page.end,
                 gaps.num_between(first, max(first, page.end)),
                 left + gaps.num_between(first, max(first, begin)),
-                log.num_chunks,
-                log.size,
+                log.segments.num_chunks,
+                log.segments.size,
             )
 
     async def _page(
@@ -74,7 +74,7 @@ class Searching:
                 reason = _why_not(log, offset)
                 return s.OneMessage(None, reason, None, is_last=False, filter_properties=names)
             message = page.messages[0]
-            is_last = offset == log.gaps.before(log.committed_offset) - 1
+            is_last = offset == log.segments.gaps.before(log.committed_offset) - 1
             header = None
             try:
                 header = await stream.retry_cold_read(
@@ -87,9 +87,9 @@ class Searching:
 
 def _why_not(log: Log, offset: int) -> str:
     """Why a message is not there."""
-    first, end = log.first_offset, log.committed_offset
-    last, gap = log.gaps.before(end) - 1, log.gaps.around(offset)
-    if log.is_empty:
+    first, end = log.segments.first_offset, log.committed_offset
+    last, gap = log.segments.gaps.before(end) - 1, log.segments.gaps.around(offset)
+    if log.segments.is_empty:
         return "the stream is empty"
     if offset >= end:
         return f"there is no message {offset:,} yet, the newest is {last:,}"
@@ -109,9 +109,9 @@ def _chunk_of(log: Log, chunk: int) -> ChunkHeader | None:
     Raises:
         SegmentsError: it cannot be read.
     """
-    if not log.first_offset <= chunk < log.committed_offset:
+    if not log.segments.first_offset <= chunk < log.committed_offset:
         return None
-    segment = log.segment_holding(chunk)
+    segment = log.segments.holding(chunk)
     place = chunk_holding(segment, chunk)
     file = segment.acquire()
     try:

@@ -228,11 +228,11 @@ class StreamViews:
         stream = self._parts.host(request.vhost).find(request.stream)
         async with stream.opened() as log:
             try:
-                stats = await threads.compute(newest, tuple(log.segments), v.MOST_FILTERS)
+                stats = await threads.compute(newest, tuple(log.segments.shown), v.MOST_FILTERS)
             except SegmentsError as error:
                 logger.error("stream %s cannot be read: %s", stream.name, error)
                 raise Refused(Reason.NOT_AVAILABLE, str(error)) from error
-            num_chunks = log.num_chunks
+            num_chunks = log.segments.num_chunks
         read, in_vain = stream.traffic.flow(), stream.traffic.chunks_in_vain
         if not stats.chunks:
             return v.FilterReport(0, 0.0, 0.0, None, 0, {}, [], num_chunks, read, in_vain)
@@ -322,8 +322,8 @@ def _picture(
     log: Log, consumers: v.People[ConsumerFacts], stored: list[StoredOffset]
 ) -> v.SegmentMap:
     return segment_map(
-        log.segments,
-        log.gaps,
+        log.segments.shown,
+        log.segments.gaps,
         log.committed_offset,
         (
             (one.facts.next_offset, consumer_name(one.connection, one.facts))

@@ -147,7 +147,7 @@ def _contents(stream: Any) -> object:
         return "closed"
     log = stream.log
     offsets = sorted(log.tracking.offsets().items())
-    return stream.life.num_published, log.first_offset, offsets, stream.standing.rows()
+    return stream.life.num_published, log.segments.first_offset, offsets, stream.standing.rows()
 
 
 async def try_out(server: Harness, ask: Ask) -> tuple[int, bool]:

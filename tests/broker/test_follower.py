@@ -245,11 +245,11 @@ async def test_readers_go_on_where_the_log_begins_now(tmp_path: Path, writer: Wr
         await peer.send(c.Credit(1, 10))
         assert await peer.bodies(2) == [b"2", b"3"]
         async with server.host.find("s").opened() as log:
-            assert (log.first_offset, log.next_offset) == (2, 4)
+            assert (log.segments.first_offset, log.next_offset) == (2, 4)
         writer.put(manifest, segments=())
         await trio.sleep(SOON)
         async with server.host.find("s").opened() as log:
-            assert (log.first_offset, log.next_offset) == (4, 4)
+            assert (log.segments.first_offset, log.next_offset) == (4, 4)
         await peer.silence()
     writer.put(manifest)
 
@@ -644,13 +644,13 @@ async def test_beside_a_server_that_uploads(
             server.host.find("s").opened() as log,
             writing.host.find("s").opened() as original,
         ):
-            first = original.first_offset + 7
-            assert (log.first_offset, log.next_offset) == (first - 7, len(got))
+            first = original.segments.first_offset + 7
+            assert (log.segments.first_offset, log.next_offset) == (first - 7, len(got))
             assert first > 7
             await writing.host.find("s").truncate(at_offset(first))
             await trio.sleep(SOON)
-            assert log.first_offset == original.first_offset > first - A_FRAME
-            begin = log.first_offset
+            assert log.segments.first_offset == original.segments.first_offset > first - A_FRAME
+            begin = log.segments.first_offset
         await peer.subscribe("s", subscription_id=2, credit=1_000)
         assert await _some(peer) == bodies(begin, len(got) - begin)
 

@@ -223,7 +223,7 @@ class Run:
 
         def outlive(now_ms: int) -> bool:
             has_hidden = hide(now_ms)
-            self.note(self.life.firsts, log.first_offset)
+            self.note(self.life.firsts, log.segments.first_offset)
             return has_hidden
 
         log.append, log.outlive = append, outlive  # type: ignore[method-assign]
@@ -291,10 +291,10 @@ class Run:
 
     async def _cut(self) -> None:
         log = self._stream.log
-        offset = self._random.randint(log.first_offset, log.next_offset)
+        offset = self._random.randint(log.segments.first_offset, log.next_offset)
         self.note(self.life.cutting, offset)
         self.note(self.life.cut, await self._stream.truncate(at_offset(offset)))
-        self.note(self.life.firsts, log.first_offset)
+        self.note(self.life.firsts, log.segments.first_offset)
         self.note(self.life.cutting, 0)
 
     async def make(self, job: KeyJob) -> Answer:

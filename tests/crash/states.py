@@ -97,7 +97,7 @@ def _crashed(disk: RecordingDisk, at: int, random: Random, *, is_killed: bool) -
 
 def _end(log: Log) -> int:
     """Behind the last message of the run, as if there were no gaps."""
-    return log.gaps.before(log.next_offset) % OFFSET_GAP
+    return log.segments.gaps.before(log.next_offset) % OFFSET_GAP
 
 
 def _last(marks: list[Mark], at: int, default: Any) -> Any:
@@ -115,9 +115,9 @@ def _safe_until(run: Run, life: Life, at: int, *, is_killed: bool) -> int:
 
 def _check_messages(run: Run, life: Life, log: Log, at: int, *, is_killed: bool) -> None:
     found = dict(_read(log))
-    first = log.first_offset % OFFSET_GAP
+    first = log.segments.first_offset % OFFSET_GAP
     assert list(found) == list(range(first, _end(log)))
-    assert len(found) == log.gaps.num_between(log.first_offset, log.next_offset)
+    assert len(found) == log.segments.gaps.num_between(log.segments.first_offset, log.next_offset)
     for offset, body in found.items():
         assert body == life.bodies[offset], (offset, body, life.bodies[offset])
     safe = _safe_until(run, life, at, is_killed=is_killed)
@@ -133,8 +133,8 @@ def _check_filters(log: Log) -> None:
     found = list(_read(log))
     for is_indexed in (False, True):
         if is_indexed:
-            for segment in log.segments:
-                size, is_sealed = log.indexed_size(segment), log.is_sealed(segment)
+            for segment in log.segments.shown:
+                size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
                 filters = load_or_build(segment, size, is_sealed)
                 if filters is not None:
                     log.adopt_filters(segment, filters, size)
@@ -148,11 +148,11 @@ def _check_keys(log: Log) -> None:
     """A key file knows all keys of its segment, or is not believed, and made again."""
     reader = KeyReader([KEY])
     for _ in range(2):
-        for segment in log.segments:
+        for segment in log.segments.shown:
             index = keys_of(segment)
             if index is None:
                 continue
-            assert log.is_sealed(segment) or index.num_chunks <= segment.num_chunks
+            assert log.segments.is_sealed(segment) or index.num_chunks <= segment.num_chunks
             file = segment.acquire()
             for ordinal, (position, header) in enumerate(walk_headers(segment, file)):
                 data = file.read(header.data_size, position + header.data_start)
@@ -165,7 +165,7 @@ def _check_keys(log: Log) -> None:
             make_table(task.segment.disk, task.job)
             task.segment.keys = adopt(task)
             tidy_up(task)
-    assert all(s.keys for s in log.segments[:-1] if s.num_chunks and not s.damage)
+    assert all(s.keys for s in log.segments.shown[:-1] if s.num_chunks and not s.damage)
 
 
 def _check_tracking(run: Run, life: Life, log: Log, at: int, *, is_killed: bool) -> None:
@@ -203,7 +203,9 @@ def _check_tokens(life: Life, log: Log, at: int) -> None:
             found += [message.offset for message in page.messages]
             text = page.after
     except BadToken:
-        assert log.next_offset < token.end or log.first_offset > 0, "it was refused for nothing"
+        assert log.next_offset < token.end or log.segments.first_offset > 0, (
+            "it was refused for nothing"
+        )
         return
     there = [offset for offset, _ in _read(log)]
     if is_newest:
@@ -240,7 +242,9 @@ def _check_readers(
             wanted = {**{at: body for at, body in before.items() if at >= offset}, **new}
             read = _read(log, start=at_offset(offset))
             assert {at: body for at, body in read if at >= offset} == wanted, f"from {offset}"
-        assert len(found) == log.gaps.num_between(log.first_offset, log.next_offset)
+        assert len(found) == log.segments.gaps.num_between(
+            log.segments.first_offset, log.next_offset
+        )
         is_killed = random.random() < 0.3
         crash = random.randint(begun, len(disk.operations))
         if crash == len(disk.operations):  # else some may not have been shown
@@ -263,7 +267,7 @@ def _check_writable(run: Run, log: Log, disk: RecordingDisk) -> None:
     log = _open(run, disk)
     assert log.report.steps == ()
     found = dict(_read(log))
-    assert list(found) == [*range(log.first_offset % OFFSET_GAP, end), before]
+    assert list(found) == [*range(log.segments.first_offset % OFFSET_GAP, end), before]
     assert found[before] == b"after"
     assert log.tracking.sequence(b"p") == last + 1
 
@@ -271,7 +275,7 @@ def _check_writable(run: Run, log: Log, disk: RecordingDisk) -> None:
 def _read(
     log: Log, matcher: ChunkMatcher | None = None, start: OffsetSpec = FIRST
 ) -> Iterator[tuple[int, bytes]]:
-    reader = Reader(log, log.find(start), matcher)
+    reader = Reader(log, log.segments.find(start), matcher)
     while not reader.at_end:
         for chunk in reader.read(1_000, 1 << 20, 1_000):
             raw = chunk.data

@@ -102,7 +102,7 @@ def test_the_bytes_shown_are_those_that_a_log_writes(tmp_path: Path) -> None:
     log.append([second], 1_763_715_601_000)
     log.store_offset(b"reader", 2)
     log.write_tracking()
-    sealed = log.segments[0]
+    sealed = log.segments.shown[0]
     filter_files.load_or_build(sealed, sealed.size, is_sealed=True)
     log.close()
     mark = f"life-{log.life}"

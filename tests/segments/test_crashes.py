@@ -105,8 +105,8 @@ class CrashingLog(RuleBasedStateMachine):
         self.disk.life = None
         self.log = self.opened()
         assert self.log.report.losses == ()
-        assert self.first <= self.log.first_offset <= max(self.first, offset)
-        self.first = self.log.first_offset
+        assert self.first <= self.log.segments.first_offset <= max(self.first, offset)
+        self.first = self.log.segments.first_offset
         self.durable = len(self.written)
 
     @rule(operation=st.sampled_from(["write", "create", "rename", "remove", "sync"]))
@@ -120,8 +120,8 @@ class CrashingLog(RuleBasedStateMachine):
             self.log.close()
         self.log = self.opened()
         assert self.log.report.losses == ()
-        assert self.first <= self.log.first_offset <= offset
-        self.first = self.log.first_offset
+        assert self.first <= self.log.segments.first_offset <= offset
+        self.first = self.log.segments.first_offset
         self.durable = len(self.written)
 
     @rule()
@@ -187,7 +187,7 @@ class CrashingLog(RuleBasedStateMachine):
     def holds_exactly_what_was_written(self) -> None:
         bodies = [body for _, body in self.written]
         assert read_bodies(self.log) == bodies[self.first :]
-        assert self.log.first_offset == self.first
+        assert self.log.segments.first_offset == self.first
         assert self.log.committed_offset == len(bodies)
 
     @invariant()

@@ -272,7 +272,7 @@ def _broken(world: World) -> None:
 
 def _full(world: World) -> None:
     _filled(world)
-    while world.it.segments[-1].num_chunks < 2 and world.it._writer.num_chunks < 2:
+    while world.it.segments.shown[-1].num_chunks < 2 and world.it._writer.num_chunks < 2:
         world.append()
 
 
@@ -325,7 +325,7 @@ def _read(world: World) -> None:
 
 
 def _index(world: World) -> None:
-    for segment in world.it.segments[:-1]:
+    for segment in world.it.segments.shown[:-1]:
         if isinstance(segment.filters, FilterIndex):
             segment.filters = save(segment, segment.filters)
         segment.filters = load_or_build(segment, segment.size, True, lambda: None)
@@ -342,7 +342,7 @@ def _index_keys(world: World) -> None:
         except FormatError:  # what cannot be read is damaged
             task.segment.drop_keys()
         tidy_up(task)
-    for segment in log.segments[:-1]:
+    for segment in log.segments.shown[:-1]:
         segment.keys, segment.key_state = None, KeyState.UNKNOWN
         found = keys_of(segment)
         assert found is None or found.num_chunks == segment.num_chunks

@@ -38,7 +38,7 @@ def filled(disk: FaultyDisk, chunks: Sequence[Sequence[bytes]], per_segment: int
 
 def read(log: Log, matcher: ChunkMatcher, start: int = 0) -> tuple[list[int], Reader]:
     spec = FIRST if not start else at_offset(start)
-    reader = Reader(log, log.find(spec), matcher)
+    reader = Reader(log, log.segments.find(spec), matcher)
     found: list[int] = []
     while not reader.at_end:
         found += [chunk.header.chunk_id for chunk in reader.read(5, 1 << 20, 3)]
@@ -61,7 +61,7 @@ def wanted(
 
 
 def without_indexes(log: Log) -> None:
-    for segment in log.segments:
+    for segment in log.segments.shown:
         segment.filters, segment.is_indexable = None, False
 
 
@@ -102,7 +102,7 @@ def test_what_is_scanned_is_what_was_written(chunks: list[list[bytes]], opened_a
     log = Log.open("s", LogPolicy(max_segment_chunks=1000), disk)
     for values in chunks[opened_at:]:
         log.append([builder(values)], 1)
-    (segment,) = log.segments
+    (segment,) = log.segments.shown
     if opened_at and segment.filters is None:
         log.adopt_filters(segment, scan(segment, log.indexed_size(segment)), 0)
     whole = scan(segment, segment.size)
@@ -114,7 +114,7 @@ def sealed(tmp_path: Path, chunks: Sequence[Sequence[bytes]]) -> tuple[Log, Segm
     log = Log.open(str(tmp_path / "s"), LogPolicy(max_segment_chunks=len(chunks)))
     for values in (*chunks, [b"next"]):
         log.append([builder(values)], 1)
-    return log, log.segments[0]
+    return log, log.segments.shown[0]
 
 
 CHUNKS_OF_ONE = [[b"a", b"b"], [b""], [b"b", b""], [LONG], [b""], [b"a"]]
@@ -209,9 +209,9 @@ def test_streams_without_history_are_read_header_by_header() -> None:
     for values in ([b"a"], [b"b"], [b""]):
         log.append([builder(values)], 1)
     assert read(log, ChunkMatcher([b"a"]))[0] == [0]
-    index = scan(log.segments[0], log.segments[0].size)
+    index = scan(log.segments.shown[0], log.segments.shown[0].size)
     assert index.uncertain == array("I", (0, 1))
-    log.segments[0].filters = index
+    log.segments.shown[0].filters = index
     assert read(log, ChunkMatcher([b"a"]))[0] == [0]
 
 
@@ -224,7 +224,7 @@ def test_many_small_chunks_are_read_as_one_by_one(
     spec = at_offset(min(start, log.committed_offset - 1))
     found = []
     for is_fast in (True, False):
-        reader = Reader(log, log.find(spec))
+        reader = Reader(log, log.segments.find(spec))
         if not is_fast:
             reader._read_run = lambda *_: 0  # type: ignore[method-assign]
         got = []
@@ -243,7 +243,7 @@ def test_what_is_kept_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("segments.filter_index.MAX_POSTINGS", 60)
     chunks = [[b"%d" % n, b"%d" % (n + 1)] for n in range(30)] + [[b"1", b"2"]] * 40
     log = filled(FaultyDisk(), chunks, 1000)
-    (segment,) = log.segments
+    (segment,) = log.segments.shown
     index = segment.filters
     assert isinstance(index, FilterIndex)
     assert len(index.postings) <= 10
@@ -269,7 +269,7 @@ def test_only_segments_without_a_match_are_left_out(
     start = min(start, len(values) - 1)
     matcher = ChunkMatcher([value], match_unfiltered=match_unfiltered)
     opened: set[int] = set()
-    for segment in log.segments:
+    for segment in log.segments.shown:
         segment.acquire = _noting(segment, opened)  # type: ignore[method-assign]
     found, reader = read(log, matcher, start)
     expected = wanted(chunks, matcher, start)
@@ -278,8 +278,8 @@ def test_only_segments_without_a_match_are_left_out(
     assert counts.chunks + counts.skipped_chunks == len(values) - start
     # Where something is, the one behind what was delivered, and the newest.
     places = {start, *expected, *(offset + 1 for offset in expected)}
-    needed = {log.segment_holding(offset).base_offset for offset in places}
-    assert opened <= needed | {log.segments[-1].base_offset}
+    needed = {log.segments.holding(offset).base_offset for offset in places}
+    assert opened <= needed | {log.segments.shown[-1].base_offset}
 
 
 def _noting(segment: Segment, opened: set[int]) -> Callable[[], File]:

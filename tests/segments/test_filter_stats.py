@@ -14,7 +14,7 @@ def test_segments_that_go_while_they_are_read_are_left_out(tmp_path: Path, num_k
     log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=2, filter_size=16))
     for number in range(10):
         append(log, [b"x"], [b"value %d" % number])
-    segments = list(log.segments)
+    segments = list(log.segments.shown)
     for segment in segments[:-num_kept]:
         segment.remove()
     stats = newest(segments, 1_000)

@@ -64,16 +64,16 @@ class TestPowerFailure:
         for seen_to in range(13):
             left = [b"%d" % n for n in range(seen_to + 1, 10)]
             assert _from(log, seen_to + 1) == [*left, b"new"]
-        assert log.find(at_offset(12)).offset == 10 + OFFSET_GAP
-        assert log.gaps.num_between(log.first_offset, log.next_offset) == 11
-        assert log.num_lost == 0
+        assert log.segments.find(at_offset(12)).offset == 10 + OFFSET_GAP
+        assert log.segments.gaps.num_between(log.segments.first_offset, log.next_offset) == 11
+        assert log.segments.num_lost == 0
         log.close()
         assert _marks(again) == []
         assert list(verify(again, "s")) == []
         log = _open(again)
         assert log.report.steps == log.report.losses == ()
         assert log.next_offset == 11 + OFFSET_GAP
-        assert log.gaps.around(10) == Gap(10, 10 + OFFSET_GAP)
+        assert log.segments.gaps.around(10) == Gap(10, 10 + OFFSET_GAP)
 
     def test_a_killed_process_leaves_no_gap(self) -> None:
         disk = _disk()
@@ -146,9 +146,11 @@ class TestPowerFailure:
                     log.flush()
             found = dict(_read(log))
             assert found.items() <= seen.items()
-            assert len(found) == log.gaps.num_between(log.first_offset, log.next_offset)
-            assert all(segment.num_chunks for segment in log.segments[:-1])
-            for before, after in pairwise(log.segments):
+            assert len(found) == log.segments.gaps.num_between(
+                log.segments.first_offset, log.next_offset
+            )
+            assert all(segment.num_chunks for segment in log.segments.shown[:-1])
+            for before, after in pairwise(log.segments.shown):
                 assert num_lost(before.next_offset, after.base_offset) == 0
             for offset in seen:
                 after = [at for at in found if at >= offset]
@@ -190,7 +192,7 @@ class TestPowerFailure:
         log.store_offset(b"c", 2)
         log.write_tracking()
         log.flush(with_checkpoint=True)
-        disk.open(log.segments[0].path(), writable=True).truncate(8)
+        disk.open(log.segments.shown[0].path(), writable=True).truncate(8)
         disk.remove("s/checkpoint")
         trees = [disk.tree]
         for boot in (2, 3):
@@ -318,7 +320,7 @@ def test_a_reader_crosses_it() -> None:
     append(log, [b"0"])
     log.flush()
     log = _open(_after_power_failure(disk))
-    reader = Reader(log, log.find(FIRST))
+    reader = Reader(log, log.segments.find(FIRST))
     first = reader.read(10, 1 << 20, 10)
     assert [chunk.header.chunk_id for chunk in first] == [0]
     assert reader.read(10, 1 << 20, 10) == []

@@ -31,7 +31,7 @@ SMALL = LogPolicy(max_segment_bytes=400)
 
 
 def start_of(log: Log, spec: OffsetSpec) -> int:
-    return log.find(spec).offset
+    return log.segments.find(spec).offset
 
 
 @pytest.fixture
@@ -42,8 +42,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def test_a_new_log_is_empty(log: Log) -> None:
-    assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 0, None)
-    assert log.is_empty
+    assert (log.segments.first_offset, log.committed_offset, log.segments.last_chunk_id) == (
+        0,
+        0,
+        None,
+    )
+    assert log.segments.is_empty
     for spec in (FIRST, LAST, NEXT, at_offset(0), at_offset(99), at_time(0), at_time(1 << 62)):
         assert start_of(log, spec) == 0
     assert read_chunks(log) == []
@@ -95,7 +99,7 @@ def test_segments_roll_at_their_limits(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=3))
     for n in range(7):
         append(log, [b"%d" % n, b"x"])
-    assert [s.base_offset for s in log.segments] == [0, 6, 12]
+    assert [s.base_offset for s in log.segments.shown] == [0, 6, 12]
     assert sorted(p.name for p in tmp_path.glob("*.segment")) == [
         f"{base:020d}.segment" for base in (0, 6, 12)
     ]
@@ -107,7 +111,7 @@ def test_a_tiny_limit_gives_a_segment_per_chunk_and_no_more(tmp_path: Path) -> N
     log = Log.open(str(tmp_path), LogPolicy(max_segment_bytes=1))
     for n in range(5):
         append(log, [b"%d" % n], sequences={b"p": n})
-    assert len(log.segments) == 5
+    assert len(log.segments.shown) == 5
     log.close()
 
 
@@ -127,7 +131,7 @@ def test_times(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), SMALL)
     times = [1000, 1000, 2000, 2000, 2000, 5000, 9000, 9000, 9001]
     starts = [append(log, [b"x" * 150], now_ms=t) for t in times]
-    assert len(log.segments) > 2
+    assert len(log.segments.shown) > 2
 
     def expected(t: int) -> int:
         return next((s for s, at in zip(starts, times, strict=True) if at >= t), len(times))
@@ -161,12 +165,12 @@ def test_last_is_found_in_an_older_segment_when_the_newest_is_empty(tmp_path: Pa
     log = Log.open(str(tmp_path), SMALL)
     for _ in range(4):
         append(log, [b"x" * 200])
-    assert len(log.segments) == 2
+    assert len(log.segments.shown) == 2
     log.close()
     newest = max(tmp_path.glob("*.segment"))
     newest.write_bytes(newest.read_bytes()[:8])
     log = Log.open(str(tmp_path), SMALL)
-    assert (start_of(log, LAST), start_of(log, NEXT), log.last_chunk_id) == (1, 4, 1)
+    assert (start_of(log, LAST), start_of(log, NEXT), log.segments.last_chunk_id) == (1, 4, 1)
     assert append(log, [b"y"]) == 4  # an offset that was used is not used again
     log.close()
 
@@ -182,9 +186,9 @@ class TestRetention:
         policy = LogPolicy(max_segment_bytes=100, max_length_bytes=800)
         log = self.fill(tmp_path, policy, [0] * 10)
         gone = log.expire(0)
-        assert sum(s.size for s in log.segments) <= 800
-        assert sum(s.size for s in log.segments) + gone.segments[-1].size > 800
-        assert log.first_offset == len(gone.segments)
+        assert sum(s.size for s in log.segments.shown) <= 800
+        assert sum(s.size for s in log.segments.shown) + gone.segments[-1].size > 800
+        assert log.segments.first_offset == len(gone.segments)
         gone.run()
         assert not log.expire(0).segments
         log.close()
@@ -193,7 +197,7 @@ class TestRetention:
         policy = LogPolicy(max_segment_bytes=100, max_length_bytes=1, max_age_ms=1)
         log = self.fill(tmp_path, policy, [0] * 5)
         assert len(log.expire(10**9).segments) == 4
-        assert len(log.segments) == 1
+        assert len(log.segments.shown) == 1
         log.close()
 
     def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ class TestRetention:
     ) -> None:
         log = self.fill(tmp_path, LogPolicy(max_segment_chunks=2), [0] * 8)
         log.policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-        reader = Reader(log, log.find(FIRST))
+        reader = Reader(log, log.segments.find(FIRST))
         first = reader.read(1, 1 << 20, 10)
         log.expire(0).run()
         rest = [reader.read(100, 1 << 20, 100) for _ in range(2)]  # each is of one segment
@@ -248,7 +252,7 @@ class TestRetention:
         log.expire(0).run()
         assert sorted(p.name[:20] for p in tmp_path.glob("0*")) == [f"{2:020d}"] * 2
         log.close()
-        assert Log.open(str(tmp_path)).first_offset == 2
+        assert Log.open(str(tmp_path)).segments.first_offset == 2
 
 
 class TestTracking:
@@ -272,13 +276,13 @@ class TestTracking:
         for _ in range(9):
             append(log, [b"x"])
             log.expire(0).run()
-        assert log.first_offset == 8
-        assert log.kept_from == 0  # nothing else would know of "old" after a power failure
+        assert log.segments.first_offset == 8
+        assert log.segments.kept_from == 0  # nothing else would know of "old" after a power failure
         for _ in range(2):
             log.flush(with_checkpoint=True)
             log.expire(0).run()
             append(log, [b"x"])
-        assert log.kept_from > 5
+        assert log.segments.kept_from > 5
         log.close()
         assert Log.open(str(tmp_path), policy).tracking.sequence(b"old") == 5
 
@@ -447,7 +451,7 @@ class TestRefusals:
         (tmp_path / ".nfs0000000000000000.segment").write_bytes(b"x")
         (tmp_path / "notes.txt").write_bytes(b"x")
         log = Log.open(str(tmp_path))
-        assert log.is_empty
+        assert log.segments.is_empty
         log.close()
         assert (tmp_path / "notes.txt").exists()
 
@@ -583,7 +587,7 @@ class TestAClockThatWasAhead:
         log.close()
         log = Log.open(str(tmp_path), observer=Observer())
         append(log, [b"x"], now_ms=self.NOW_MS + self.HOUR_MS)
-        assert log.last_timestamp_ms == self.NOW_MS + self.HOUR_MS
+        assert log.segments.last_timestamp_ms == self.NOW_MS + self.HOUR_MS
         assert len(told) == 1
         log.close()
 
@@ -591,8 +595,8 @@ class TestAClockThatWasAhead:
     def test_a_correction_is_none_of_it(self, log: Log, back_ms: int) -> None:
         append(log, [b"x"], now_ms=self.NOW_MS)
         append(log, [b"x"], now_ms=self.NOW_MS - back_ms)
-        assert log.last_timestamp_ms == self.NOW_MS
-        assert len(log.segments) == 1
+        assert log.segments.last_timestamp_ms == self.NOW_MS
+        assert len(log.segments.shown) == 1
 
     @pytest.mark.parametrize("reopens", [False, True])
     def test_age_counts(self, tmp_path: Path, reopens: bool) -> None:
@@ -604,7 +608,7 @@ class TestAClockThatWasAhead:
             log = Log.open(str(tmp_path), policy)
         log.flush(with_checkpoint=True)
         log.expire(self.NOW_MS + 70 * 60_000).run()
-        assert 8 <= log.first_offset <= 10
+        assert 8 <= log.segments.first_offset <= 10
         log.close()
 
     def test_nothing_goes_too_early(self, tmp_path: Path) -> None:
@@ -620,12 +624,12 @@ class TestAClockThatWasAhead:
     def test_messages_are_found_by_time(self, log: Log) -> None:
         self.fill(log, 10)
         for minute in range(10):  # none is missed: the one from the future may be first
-            found = log.find(at_time(self.NOW_MS + minute * 60_000)).offset
+            found = log.segments.find(at_time(self.NOW_MS + minute * 60_000)).offset
             assert found == min(minute, 2)
-        assert log.find(at_time(self.NOW_MS + 10 * 60_000)).offset == 10
+        assert log.segments.find(at_time(self.NOW_MS + 10 * 60_000)).offset == 10
 
     def test_messages_are_found_by_time_after_it_was_behind(self, log: Log) -> None:
         for at in (0, 60_000, -self.AHEAD_MS, 120_000):
             append(log, [b"x"], now_ms=self.NOW_MS + at)
-        assert log.find(at_time(self.NOW_MS + 1)).offset == 1
-        assert log.find(at_time(self.NOW_MS + 60_001)).offset == 3
+        assert log.segments.find(at_time(self.NOW_MS + 1)).offset == 1
+        assert log.segments.find(at_time(self.NOW_MS + 60_001)).offset == 3

@@ -58,13 +58,13 @@ def test_dropping_costs_the_same_for_each_segment() -> None:
 def test_segments_of_a_log_that_has_very_many_are_larger() -> None:
     """However small they were declared, their number stays bounded; and becomes small again."""
     log = log_of(FaultyDisk(), 20)
-    one = log.segments[0]
+    one = log.segments.shown[0]
     log.policy = LogPolicy(max_segment_bytes=1)
-    first, log.segments = log.segments, [one] * 4_096
+    first, log.segments.shown = log.segments.shown, [one] * 4_096
     assert log.segment_bytes == 1
     sizes = []
     for number in (4_097, 5_120, 5_121, 10_000, 40_000):
-        log.segments = [one] * number
+        log.segments.shown = [one] * number
         sizes.append(log.segment_bytes)
     assert sizes == [2, 2, 4, 1 << 6, 500_000_000]
     log.policy = LogPolicy(max_segment_bytes=1)
@@ -72,7 +72,7 @@ def test_segments_of_a_log_that_has_very_many_are_larger() -> None:
     log.policy = LogPolicy(max_segment_bytes=2_000_000_000)
     assert log.segment_bytes == 2_000_000_000
     assert LogFigures.of(log).raised_segment_bytes == 0
-    log.segments = first
+    log.segments.shown = first
     log.close()
 
 
@@ -104,7 +104,7 @@ class TestDescriptors:
             append(log, [b"%d" % n])
             if n % MOST_SEALED == 0:
                 log.flush()
-        assert len(log.segments) == 50
+        assert len(log.segments.shown) == 50
         log.close()
         (tmp_path / CHECKPOINT_NAME).unlink()
         with few_descriptors(10):
@@ -131,7 +131,7 @@ class TestDescriptors:
         for n in range(400, 410):  # again each its own
             append(log, [b"%d" % n])
         log.flush()
-        assert [segment.num_chunks for segment in log.segments[-9:]] == [1] * 9
+        assert [segment.num_chunks for segment in log.segments.shown[-9:]] == [1] * 9
         assert len(read_bodies(log)) == 410
         log.close()
         log = Log.open(str(tmp_path), EACH_ITS_OWN)

@@ -143,11 +143,11 @@ def is_surely_wanted(
 
 
 def read(log: Log, matcher: ChunkMatcher) -> list[int]:
-    reader = Reader(log, log.find(FIRST), matcher)
+    reader = Reader(log, log.segments.find(FIRST), matcher)
     found: list[int] = []
     while not reader.at_end:
         found += [chunk.header.chunk_id for chunk in reader.read(5, 1 << 20, 3)]
-    assert reader.counts.chunks + reader.counts.skipped_chunks == log.segments[-1].num_chunks
+    assert reader.counts.chunks + reader.counts.skipped_chunks == log.segments.shown[-1].num_chunks
     reader.close()
     return found
 
@@ -170,7 +170,7 @@ def test_exactly_the_chunks_that_hold_all_of_it(
             must.append(offset)
         offset += len(messages)
     matcher = matcher_of(wanted)
-    (segment,) = log.segments
+    (segment,) = log.segments.shown
     assert isinstance(segment.filters, FilterIndex)
     assert vars(scan(segment, segment.size)) == vars(segment.filters)
     if is_sealed:
@@ -282,7 +282,7 @@ def test_a_chunk_that_only_seems_to_have_a_mark_is_not_skipped(is_indexed: bool)
     for number in range(100):
         values = [(b"%d-%d" % (number, n), b"", b"") for n in range(40)]
         log.append([builder(values, ())], 1)
-    (segment,) = log.segments
+    (segment,) = log.segments.shown
     if not is_indexed:
         segment.filters, segment.is_indexable = None, False
     matcher = ChunkMatcher(None, properties=[PropertyFilter("k", frozenset({b"a"}), False)])
@@ -299,7 +299,7 @@ def test_catching_up_ends_soon() -> None:
     for number in range(1000):
         log.append([builder([(b"", b"ab"[number % 2 :][:1], b"z")])], 1)
     sides = [PropertyFilter("k", frozenset({value}), False) for value in (b"a", b"b")]
-    reader = Reader(log, log.find(FIRST), ChunkMatcher(None, properties=sides))
+    reader = Reader(log, log.segments.find(FIRST), ChunkMatcher(None, properties=sides))
     reader.catch_up()
     assert 50 < reader.next_offset < 500
     while not reader.at_end:

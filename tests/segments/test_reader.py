@@ -109,7 +109,7 @@ def test_skipped_chunks_are_counted_and_not_read() -> None:
     log = Log.open("s", disk=disk)
     for n in range(50):
         append(log, [b"x" * 100_000], [b"rare" if n == 30 else b"common"])
-    reader = Reader(log, log.find(FIRST), ChunkMatcher([b"rare"]))
+    reader = Reader(log, log.segments.find(FIRST), ChunkMatcher([b"rare"]))
     disk.reads = 0
     chunks = reader.read(10, 1 << 20, 1000)
     assert [c.header.chunk_id for c in chunks] == [30]
@@ -128,7 +128,7 @@ def test_small_chunks_are_read_many_at_a_time() -> None:
     log = Log.open("s", disk=disk)
     for n in range(1000):
         append(log, [b"%d" % n])
-    reader = Reader(log, log.find(FIRST))
+    reader = Reader(log, log.segments.find(FIRST))
     disk.reads = 0
     assert len(reader.read(1000, 1 << 20, 1000)) == 1000
     assert disk.reads < 10
@@ -142,14 +142,14 @@ def test_a_call_does_no_more_than_asked(limit: tuple[int, int, int], expected: i
     log = Log.open("s", disk=FaultyDisk())
     for _ in range(9):
         append(log, [b"x"])
-    reader = Reader(log, log.find(FIRST))
+    reader = Reader(log, log.segments.find(FIRST))
     assert len(reader.read(*limit)) == expected
     reader.close()
 
 
 def test_a_reader_at_the_end_goes_on_when_there_is_more(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=2))
-    reader = Reader(log, log.find(FIRST))
+    reader = Reader(log, log.segments.find(FIRST))
     found = []
     for n in range(7):
         assert reader.at_end
@@ -167,7 +167,7 @@ def test_a_reader_never_sees_a_failed_append() -> None:
     log = Log.open("s", disk=disk)
     append(log, [b"one"])
     disk.failures = {"write": 2}  # the chunk itself, so that nothing is cut back
-    reader = Reader(log, log.find(FIRST))
+    reader = Reader(log, log.segments.find(FIRST))
     for _ in range(2):
         with pytest.raises(StorageError, match="Input/output"):
             append(log, [b"two"])
@@ -199,7 +199,7 @@ def test_what_is_read_as_it_comes_is_what_is_in_the_file(
 ) -> None:
     """What was appended last may come from memory: readers that keep up see the same chunks."""
     log = Log.open("s", LogPolicy(max_segment_chunks=5), FaultyDisk())
-    reader = Reader(log, log.find(FIRST), ChunkMatcher([wanted]) if wanted else None)
+    reader = Reader(log, log.segments.find(FIRST), ChunkMatcher([wanted]) if wanted else None)
     seen = []
 
     def read_on() -> None:
@@ -238,7 +238,8 @@ def test_little_that_was_just_appended_is_not_read(values: list[bytes] | None) -
     disk = FaultyDisk()
     log = Log.open("s", disk=disk)
     readers = [
-        Reader(log, log.find(FIRST), ChunkMatcher(values) if values else None) for _ in range(2)
+        Reader(log, log.segments.find(FIRST), ChunkMatcher(values) if values else None)
+        for _ in range(2)
     ]
     disk.reads = 0
     for size in (1, 3_000, 1, 50_000):

@@ -48,7 +48,7 @@ class RetentionMachine(RuleBasedStateMachine):
         Args:
             newest_bytes: that the newest segment had then; default as many as now.
         """
-        self.known.update((one.base_offset, one) for one in self.log.segments)
+        self.known.update((one.base_offset, one) for one in self.log.segments.shown)
         kept = [one for base, one in sorted(self.known.items()) if base >= self.first]
         most, age_ms = self.policy.max_length_bytes, self.policy.max_age_ms
         later = 0 if newest_bytes is None else kept[-1].size - newest_bytes
@@ -62,11 +62,11 @@ class RetentionMachine(RuleBasedStateMachine):
         self.first = kept[0].base_offset
 
     def _newest(self) -> int:
-        return self.log.segments[-1].base_offset
+        return self.log.segments.shown[-1].base_offset
 
     def _look_if_rolled(self, before: int) -> None:
         """Readers see another segment: retention has looked when they saw its first chunk."""
-        newest = self.log.segments[-1]
+        newest = self.log.segments.shown[-1]
         if newest.base_offset == before:
             return
         if newest.num_chunks < 2:
@@ -104,7 +104,7 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule(later_ms=st.integers(0, 1_000))
     def time_passes(self, later_ms: int) -> None:
         self.now_ms += later_ms
-        assert self.log.outlive(self.now_ms) == bool(self.log.outlived)
+        assert self.log.outlive(self.now_ms) == bool(self.log.segments.outlived)
         self._look()
 
     @rule(is_flushed=st.booleans(), is_busy=st.booleans(), num_parts=st.integers(0, 3))
@@ -112,7 +112,7 @@ class RetentionMachine(RuleBasedStateMachine):
         """Files are removed, but for those that somebody needs, or all that a refusal leaves."""
         if is_flushed:
             self.flush(with_checkpoint=True)
-        busy = self.log.outlived[1:2] if is_busy else []
+        busy = self.log.segments.outlived[1:2] if is_busy else []
         removal = self.log.expire(self.now_ms, busy)
         self._look()
         for _, part in zip(range(num_parts), removal.parts(), strict=False):
@@ -131,19 +131,21 @@ class RetentionMachine(RuleBasedStateMachine):
         self.flush(with_checkpoint=True)
         self.seal()
         self.flush(with_checkpoint=True)
-        offset = log.first_offset + int(share * (log.next_offset - log.first_offset))
-        self.known.update((one.base_offset, one) for one in log.segments)
+        offset = log.segments.first_offset + int(
+            share * (log.next_offset - log.segments.first_offset)
+        )
+        self.known.update((one.base_offset, one) for one in log.segments.shown)
         begins_at = truncate(log, offset, meanwhile)
         self.first = max(self.first, min(begins_at, offset))
-        self.known.update((one.base_offset, one) for one in log.segments)
+        self.known.update((one.base_offset, one) for one in log.segments.shown)
         assert begins_at == self.first
 
     @precondition(lambda self: len(self.readers) < 3)
     @rule()
     def begin_to_read(self) -> None:
-        reader = Reader(self.log, self.log.find(FIRST))
-        self.readers.append((reader, self.log.first_offset))
-        assert reader.next_offset == self.log.first_offset
+        reader = Reader(self.log, self.log.segments.find(FIRST))
+        self.readers.append((reader, self.log.segments.first_offset))
+        assert reader.next_offset == self.log.segments.first_offset
 
     @precondition(lambda self: self.readers)
     @rule()
@@ -151,7 +153,7 @@ class RetentionMachine(RuleBasedStateMachine):
         """One that stands in a segment that is not shown any more keeps it."""
         reader, wanted = self.readers.pop(0)
         chunks = [] if reader.at_end else reader.read(1, 1 << 20, 10)
-        if chunks and wanted >= self.log.begins_at:
+        if chunks and wanted >= self.log.segments.begins_at:
             assert chunks[0].header.chunk_id == wanted
         reader.close()
 
@@ -172,7 +174,7 @@ class RetentionMachine(RuleBasedStateMachine):
         assert self.log.tracking.sequences().keys() == self.publishers.keys()
         self.known = {}
         self.log.outlive(self.now_ms)
-        self.first = self.log.kept_from
+        self.first = self.log.segments.kept_from
         self._look()
 
     @invariant()
@@ -180,15 +182,15 @@ class RetentionMachine(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         log = self.log
-        assert log.first_offset == self.first
-        assert log.size == sum(one.size for one in log.segments)
-        assert log.num_chunks == sum(one.num_chunks for one in log.segments)
-        assert log.find(FIRST).offset == log.first_offset
-        assert log.kept_from <= log.first_offset
-        for one in log.outlived:
+        assert log.segments.first_offset == self.first
+        assert log.segments.size == sum(one.size for one in log.segments.shown)
+        assert log.segments.num_chunks == sum(one.num_chunks for one in log.segments.shown)
+        assert log.segments.find(FIRST).offset == log.segments.first_offset
+        assert log.segments.kept_from <= log.segments.first_offset
+        for one in log.segments.outlived:
             assert log.keeps(one)
             assert one.path() in self.disk.files
-            assert one.base_offset < log.first_offset
+            assert one.base_offset < log.segments.first_offset
 
 
 TestRetention = RetentionMachine.TestCase

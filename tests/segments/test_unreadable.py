@@ -33,7 +33,7 @@ def original() -> FaultyDisk:
 def spans(disk: FaultyDisk) -> dict[int, tuple[str, int, int]]:
     """Of each chunk the segment, where it begins, and where its data ends."""
     log, found = Log.open(FOLDER, POLICY, copy.deepcopy(disk)), {}
-    for segment in log.segments:
+    for segment in log.segments.shown:
         for at, header in walk_headers(segment, segment.acquire()):
             found[header.chunk_id] = (segment.path(), at, at + header.data_start + header.data_size)
     return found
@@ -73,7 +73,7 @@ def test_every_chunk_that_can_be_read_is_delivered(original: FaultyDisk, is_open
             index_all(log)
         for number in map(int, found):
             assert read_bodies(log, at_offset(number))[0] == b"%d" % number
-        assert log.num_lost <= len(hit | touched(where, path, bad))
+        assert log.segments.num_lost <= len(hit | touched(where, path, bad))
 
 
 def touched(where: dict[int, tuple[str, int, int]], path: str, bad: range) -> set[int]:
@@ -93,17 +93,17 @@ def test_what_was_read_before_is_handed_out() -> None:
     log = Log.open(FOLDER, LogPolicy(), disk)
     for number in range(300):
         append(log, [(b"%d" % number).ljust(1_000)])
-    inode = disk.files[log.segments[0].path()]
+    inode = disk.files[log.segments.shown[0].path()]
     inode.unreadable = range(200_000, 200_001)
     disk.reads = 0
-    reader = Reader(log, log.find(FIRST))
+    reader = Reader(log, log.segments.find(FIRST))
     found: list[int] = []
     while not reader.at_end:
         found += [chunk.header.chunk_id for chunk in reader.read(50, 1 << 20, 100)]
     (lost,) = set(range(300)) - set(found)
     assert found == sorted(found)
-    assert reader.counts.lost_records == log.num_lost == 1
-    assert log.segments[0].damage
+    assert reader.counts.lost_records == log.segments.num_lost == 1
+    assert log.segments.shown[0].damage
     assert disk.reads < 600  # those after it in one go again
     reader.close()
     assert lost == (200_000 - FILE_HEADER_SIZE) // ((len(inode.content) - FILE_HEADER_SIZE) // 300)
@@ -115,7 +115,7 @@ def test_a_refusal_of_another_kind_hands_out_what_was_read() -> None:
     log = Log.open(FOLDER, POLICY, disk)
     for number in range(5):
         append(log, [(b"%d" % number).ljust(60_000)], [b"v"])
-    reader = Reader(log, log.find(FIRST), ChunkMatcher([b"v"]))
+    reader = Reader(log, log.segments.find(FIRST), ChunkMatcher([b"v"]))
     found: list[int] = []
     refuse_later = iter([0, 0, 1])  # a header and four chunks come first
     original = disk.maybe_fail
@@ -128,7 +128,7 @@ def test_a_refusal_of_another_kind_hands_out_what_was_read() -> None:
     while not reader.at_end:
         found += [chunk.header.chunk_id for chunk in reader.read(9, 1 << 20, 100)]
     assert found == [0, 1, 2, 3, 4]
-    assert not log.num_lost
+    assert not log.segments.num_lost
     disk.maybe_fail = original  # type: ignore[method-assign]
     disk.failures["read"] = 1
     with pytest.raises(StorageError):
@@ -143,7 +143,7 @@ def test_a_device_that_is_gone_is_not_taken_for_damage(original: FaultyDisk) -> 
             inode.unreadable = range(len(inode.content))
     with pytest.raises(UnreadableError):
         read_bodies(log)
-    assert not log.num_lost
+    assert not log.segments.num_lost
     for inode in disk.files.values():
         inode.unreadable = range(0)
     assert len(read_bodies(log)) == NUM
@@ -155,11 +155,11 @@ def test_a_segment_that_somebody_cuts(matcher: ChunkMatcher | None) -> None:
     log = Log.open(FOLDER, POLICY, disk)
     for number in range(8):
         append(log, [b"%d" % number], [b"v"])
-    content = disk.files[log.segments[0].path()].content
+    content = disk.files[log.segments.shown[0].path()].content
     size = (len(content) - FILE_HEADER_SIZE) // 5
     del content[FILE_HEADER_SIZE + 2 * size + CHUNK_HEADER_SIZE + 3 :]
     assert read_bodies(log, FIRST, matcher) == [b"0", b"1", b"5", b"6", b"7"]
-    assert log.num_lost == 3
+    assert log.segments.num_lost == 3
 
 
 def test_an_index_that_is_of_no_help(original: FaultyDisk) -> None:
@@ -326,7 +326,7 @@ def test_what_is_cut_off_is_kept_as_far_as_it_can_be_read() -> None:
     log = Log.open(FOLDER, LogPolicy(), disk)
     for number in range(4):
         append(log, [(b"%d" % number) * 9_000])
-    inode = disk.files[log.segments[0].path()]
+    inode = disk.files[log.segments.shown[0].path()]
     inode.unreadable = range(10_000, 10_100)
     with pytest.raises(UndecidedError, match=f"create the file {FOLDER}/salvage to keep what can"):
         Log.open(FOLDER, LogPolicy(), disk)

@@ -55,7 +55,7 @@ def make_cold(
     if seals:
         log.seal()
         log.flush(with_checkpoint=True)
-    sealed = [one for one in log.segments if log.is_sealed(one) and one.num_chunks]
+    sealed = [one for one in log.segments.shown if log.segments.is_sealed(one) and one.num_chunks]
     chosen = [one for one in sealed[:number] if one.cold is None]
     stored = [put_segment(store, KEY, one, suffixes) for one in chosen]
     before = log.manifest.segments if log.manifest is not None else ()
@@ -64,7 +64,7 @@ def make_cold(
         revision=len(before) + 1,
         epoch=EPOCH,
         writer="test",
-        next_offset=stored[-1].next_offset if stored else log.first_offset,
+        next_offset=stored[-1].next_offset if stored else log.segments.first_offset,
         segments=(*before, *stored),
     )
     if not sealed:
@@ -106,7 +106,7 @@ class Bringer:
             self._pins.append(cached.hold_some(*error.wanted))
         self.fetch(requests, error.wanted)
         if not error.suffix and cached.missing(*error.wanted):
-            segment = self._log.segment_holding(cached.stored.base_offset)
+            segment = self._log.segments.holding(cached.stored.base_offset)
             try:
                 where = aligned(segment, error.wanted)
             except ColdError as other:
@@ -126,7 +126,7 @@ class Bringer:
                 self._pins.pop().release()
 
     def _bring_file(self, cached: CachedSegment, suffix: str) -> None:
-        segment = self._log.segment_holding(cached.stored.base_offset)
+        segment = self._log.segments.holding(cached.stored.base_offset)
         try:
             segment.open_beside(suffix).close()
         except ColdError:
@@ -147,7 +147,9 @@ def load_filters(log: Log) -> None:
     for segment in log.take_index_requests():
         segment.index_done()
         with suppress(ColdError):
-            filters = load_or_build(segment, segment.size, is_sealed=log.is_sealed(segment))
+            filters = load_or_build(
+                segment, segment.size, is_sealed=log.segments.is_sealed(segment)
+            )
             if filters is not None:
                 log.adopt_filters(segment, filters, segment.size)
 

@@ -50,9 +50,9 @@ def truncate(log: Log, offset: int, meanwhile: Callable[[], None] = lambda: None
     log.flush(with_checkpoint=True)
     assert log.seal()
     log.flush(with_checkpoint=True)
-    segment, position, start = log.find(at_offset(offset))
-    if start <= log.first_offset:
-        return log.first_offset
+    segment, position, start = log.segments.find(at_offset(offset))
+    if start <= log.segments.first_offset:
+        return log.segments.first_offset
     rest = None
     if start > segment.base_offset:
         rest = Rest(segment, Place(position, start))
@@ -61,7 +61,7 @@ def truncate(log: Log, offset: int, meanwhile: Callable[[], None] = lambda: None
         meanwhile()
     assert log.is_covered(start)
     log.truncate(start, rest.segment if rest is not None else None).run()
-    return log.first_offset
+    return log.segments.first_offset
 
 
 def read_chunks(
@@ -76,7 +76,7 @@ def read_chunks(
 
     Data comes as bytes, so that it can be compared.
     """
-    reader = Reader(log, log.find(spec), matcher)
+    reader = Reader(log, log.segments.find(spec), matcher)
     chunks: list[StoredChunk] = []
     try:
         while not reader.at_end:

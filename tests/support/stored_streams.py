@@ -47,14 +47,14 @@ def put_stream(
             log.flush(with_checkpoint=True)
             log.seal()
             stored = tuple(
-                put_segment(store, key, s, suffixes) for s in log.segments if s.num_chunks
+                put_segment(store, key, s, suffixes) for s in log.segments.shown if s.num_chunks
             )
             found = Manifest(
                 stream=key,
                 revision=1,
                 epoch=EPOCH,
                 writer="test",
-                next_offset=stored[-1].next_offset if stored else log.first_offset,
+                next_offset=stored[-1].next_offset if stored else log.segments.first_offset,
                 segments=stored,
                 is_deleted=is_deleted,
             )

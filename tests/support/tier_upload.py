@@ -76,9 +76,9 @@ def stored(
     """Put the sealed segments of a log into a store, and its tracking; the manifest for them."""
     segments = tuple(
         put_segment(store, key, s, suffixes, epoch=epoch, uid=f"{s.base_offset:016x}")
-        for s in log.segments[:-1]
+        for s in log.segments.shown[:-1]
     )
-    next_offset = log.segments[-1].base_offset
+    next_offset = log.segments.shown[-1].base_offset
     content = journal_of(log.tracking, next_offset)
     uid = f"{next_offset:016x}"
     tracking = StoredTracking(next_offset, epoch, uid, StoredFile(len(content), crc32(content)))

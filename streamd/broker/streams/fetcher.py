@@ -373,10 +373,10 @@ class Fetcher:
         if self._store is None:
             last = error.cached.stored.next_offset
             log = stream.log
-            cold = [one.next_offset for one in log.segments if one.cold is not None]
+            cold = [one.next_offset for one in log.segments.shown if one.cold is not None]
             raise NoTierError(
-                f"offsets {log.first_offset} to {max(cold, default=last) - 1} of {stream.name} are "
-                "in the object store; start the server with --tier"
+                f"offsets {log.segments.first_offset} to {max(cold, default=last) - 1} of "
+                f"{stream.name} are in the object store; start the server with --tier"
             )
 
     def soon(self, do: Callable[[], None]) -> None:
@@ -395,7 +395,7 @@ class Fetcher:
         """The segment of the log; None where it is not in it any more."""
         if not stream.is_open:
             return None
-        segment = stream.log.segment_holding(cached.stored.base_offset)
+        segment = stream.log.segments.holding(cached.stored.base_offset)
         return segment if segment.cold is cached else None
 
     def jobs(self, stream: ColdStream, request: Request) -> list[_Job]:

@@ -86,7 +86,7 @@ class KeyUpkeep:
         self._reads_all = True
         self._attempts.clear()
         self.look_again()
-        for segment in self._log.segments:
+        for segment in self._log.segments.shown:
             if segment.key_state is KeyState.FAILED:
                 segment.key_state = KeyState.KNOWN
 
@@ -145,10 +145,10 @@ class KeyUpkeep:
                 await self.load(segment)
                 return Progress.MADE
             self._reads_all = False
-        newest = log.segments[-1]
+        newest = log.segments.shown[-1]
         task = None if self._looked_at is newest else await self._next_sealed()
         if task is None:
-            if log.segments[-1] is not newest:
+            if log.segments.shown[-1] is not newest:
                 return Progress.MADE  # one was sealed meanwhile
             self._looked_at = newest
             task = next_growing(log, is_quiet=self._is_quiet())
@@ -171,7 +171,7 @@ class KeyUpkeep:
 
     async def _next_sealed(self) -> Task | None:
         """The table of the newest sealed segment that has none; others have their turns."""
-        async for segment in in_turns(self._log.segments[::-1]):
+        async for segment in in_turns(self._log.segments.shown[::-1]):
             self._say_fault(segment)
             task = next_sealed(self._log, (segment,))
             if task is not None:

@@ -46,24 +46,26 @@ class LogFigures(NamedTuple):
     @classmethod
     def of(cls, log: Log) -> "LogFigures":
         """The figures of an open log."""
-        last = log.last_chunk_id
-        times = (s.first_timestamp_ms for s in log.segments if s.first_timestamp_ms is not None)
+        last = log.segments.last_chunk_id
+        times = (
+            s.first_timestamp_ms for s in log.segments.shown if s.first_timestamp_ms is not None
+        )
         return cls(
-            log.first_offset,
+            log.segments.first_offset,
             log.committed_offset,
-            None if last is None else log.find(FIRST).offset,
+            None if last is None else log.segments.find(FIRST).offset,
             last,
-            log.num_lost,
-            log.num_chunks,
-            len(log.segments),
-            log.size,
+            log.segments.num_lost,
+            log.segments.num_chunks,
+            len(log.segments.shown),
+            log.segments.size,
             next(times, 0),
-            log.last_timestamp_ms or 0,
+            log.segments.last_timestamp_ms or 0,
             _oldest_ends_ms(log),
             log.segment_bytes if log.segment_bytes > log.policy.max_segment_bytes else 0,
             KeyFigures.of(log),
             log.life,
-            log.gaps,
+            log.segments.gaps,
         )
 
     @property
@@ -78,9 +80,9 @@ class LogFigures(NamedTuple):
 
 
 def _oldest_ends_ms(log: Log) -> int | None:
-    if len(log.segments) == 1:
+    if len(log.segments.shown) == 1:
         return None
-    oldest, following = log.segments[:2]
+    oldest, following = log.segments.shown[:2]
     ends, begins = oldest.last_timestamp_ms, following.first_timestamp_ms
     if ends is None or begins is None:
         return ends

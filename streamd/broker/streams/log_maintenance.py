@@ -213,7 +213,7 @@ class LogMaintenance:
             await self._carry_out(log.filter_demand.write, logging.WARNING)
             busy = self._busy
             removal = log.expire(self._now_ms(), busy)
-            outlived = log.outlived if busy else []
+            outlived = log.segments.outlived if busy else []
             self._expires_again = bool(outlived)
             self._cancel_held(outlived)
             parts = removal.parts()
@@ -270,12 +270,12 @@ class LogMaintenance:
 
     async def _truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:
         log = self._log
-        offset = (await self._retry_cold_read(log.find, spec)).offset
-        await self.flush(with_checkpoint=True, seals=offset > log.segments[-1].base_offset)
+        offset = (await self._retry_cold_read(log.segments.find, spec)).offset
+        await self.flush(with_checkpoint=True, seals=offset > log.segments.shown[-1].base_offset)
         self._check_open()
-        start = await self._retry_cold_read(log.find, at_offset(offset))
-        if start.offset <= log.kept_from:
-            return log.kept_from
+        start = await self._retry_cold_read(log.segments.find, at_offset(offset))
+        if start.offset <= log.segments.kept_from:
+            return log.segments.kept_from
         rest = None
         if start.offset > start.segment.base_offset:
             rest = await self._copy_rest(start)
@@ -284,7 +284,7 @@ class LogMaintenance:
         parts: Iterator[Callable[[], None]] = iter(())
         while first is None:
             while self._is_indexing_before(start.offset):
-                self._cancel_held(self._log.segments)
+                self._cancel_held(self._log.segments.shown)
                 await self._has_worked.park()
             async with self._turn:
                 self._check_open()
@@ -309,7 +309,7 @@ class LogMaintenance:
     async def _copy_rest(self, start: Position) -> Rest | None:
         """The end of a sealed segment as one of its own; None where that cannot be made."""
         segment, log = start.segment, self._log
-        if not (log.keeps(segment) and log.is_sealed(segment)):
+        if not (log.keeps(segment) and log.segments.is_sealed(segment)):
             return None
         rest = Rest(segment, Place(start.position, start.offset))
         self._copied = segment
@@ -381,10 +381,10 @@ class LogMaintenance:
         """Let the log begin at a base offset, in a turn; gives its first one, and what is left."""
         log = self._log
         if not log.is_covered(offset):  # the disk had no room for what is known of publishers
-            bases = [s.base_offset for s in log.segments if s.base_offset < offset]
+            bases = [s.base_offset for s in log.segments.shown if s.base_offset < offset]
             offset, rest = max(filter(log.is_covered, bases), default=0), None
-        if offset <= log.kept_from:  # or retention was faster
-            return log.kept_from, iter(())
+        if offset <= log.segments.kept_from:  # or retention was faster
+            return log.segments.kept_from, iter(())
         self._goes_before = offset
         try:
             if rest is not None:
@@ -394,7 +394,7 @@ class LogMaintenance:
             self._goes_before = 0
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
-        return log.kept_from, parts
+        return log.segments.kept_from, parts
 
     async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
         """Show readers what a store has; see `Log.follow`.
@@ -431,7 +431,7 @@ class LogMaintenance:
         async with self._turn:
             if self.is_stopped or log.is_closed:
                 return False
-            disk, folder = log.segments[-1].disk, log.folder
+            disk, folder = log.segments.shown[-1].disk, log.folder
             is_written = await self._carry_out(
                 lambda: write_copy(disk, folder, manifest), logging.WARNING
             )
@@ -521,7 +521,7 @@ class LogMaintenance:
 
     async def _build_index(self, segment: Segment) -> bool:
         log, size = self._log, self._log.indexed_size(segment)
-        is_sealed = log.is_sealed(segment)
+        is_sealed = log.segments.is_sealed(segment)
         in_memory = segment.filters if is_sealed else None
         try:
             if isinstance(in_memory, FilterIndex):

@@ -109,8 +109,8 @@ class LogWriter:
         self._queued_bytes = 0
         self.num_asked = self._num_written = self._num_settled = 0
         self._told_offset = log.committed_offset
-        self._last_write_ms = log.last_timestamp_ms or 0
-        self._newest = log.segments[-1]
+        self._last_write_ms = log.segments.last_timestamp_ms or 0
+        self._newest = log.segments.shown[-1]
         self._settled = trio.lowlevel.ParkingLot()
         self._limit = RecordLimit(log.policy.chunk_max_records)
         self._confirms: dict[Publisher, list[bytes]] = {}
@@ -321,8 +321,8 @@ class LogWriter:
         if log.committed_offset != self._told_offset:
             self._told_offset = log.committed_offset
             self._waiters.wake()
-        if log.segments[-1] is not self._newest:
-            self._newest = log.segments[-1]
+        if log.segments.shown[-1] is not self._newest:
+            self._newest = log.segments.shown[-1]
             self.has_rolled = True
         self._num_settled = self._num_written
         if self._settled:
@@ -330,7 +330,7 @@ class LogWriter:
 
     def followed(self) -> None:
         """The log is written elsewhere, and has more, or less, than before."""
-        self._told_offset, self._newest = self._log.committed_offset, self._log.segments[-1]
+        self._told_offset, self._newest = self._log.committed_offset, self._log.segments.shown[-1]
         self._waiters.wake_all()
 
     def _next_millisecond(self, now_ms: int, first: int) -> None:

@@ -159,7 +159,7 @@ class OpenLog:
         """Write what is queued until cancelled."""
         writer = self.writer
         self.work.set()
-        if self.log.outlived:
+        if self.log.segments.outlived:
             await self._expire_beside()
         while True:
             await self.work.wait()
@@ -203,10 +203,10 @@ class OpenLog:
         Returns:
             Whether another segment has begun meanwhile.
         """
-        newest = self.log.segments[-1]
+        newest = self.log.segments.shown[-1]
         for _ in self._waiters.leave_segment():
             await trio.lowlevel.checkpoint()
-        return not self.log.is_closed and self.log.segments[-1] is not newest
+        return not self.log.is_closed and self.log.segments.shown[-1] is not newest
 
     @property
     def _waits_for_flush(self) -> bool:
@@ -230,9 +230,9 @@ class OpenLog:
 
     async def expire(self) -> None:
         """Drop segments that have outlived the stream's limits."""
-        before = self.log.kept_from
+        before = self.log.segments.kept_from
         await self.maintenance.expire()
-        if self._tier is not None and self.log.kept_from != before:
+        if self._tier is not None and self.log.segments.kept_from != before:
             self._tier.changed()
 
     async def truncate(self, spec: OffsetSpec, check: Check = permitted) -> int:

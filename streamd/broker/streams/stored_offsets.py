@@ -23,7 +23,9 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
         if not stream.is_open:
             break  # deleted meanwhile
         log = stream.log
-        behind = log.gaps.num_between(max(offset + 1, log.first_offset), log.committed_offset)
+        behind = log.segments.gaps.num_between(
+            max(offset + 1, log.segments.first_offset), log.committed_offset
+        )
         seconds = _seconds_behind(log, offset + 1, now_ms()) if behind else 0.0
         name = reference.decode("utf-8", "backslashreplace")
         found.append(StoredOffset(name, offset, behind, seconds))
@@ -33,7 +35,7 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
 def _seconds_behind(log: Log, offset: int, now_ms: int) -> float | None:
     """Since the chunk with `offset`, or the first after it, was written."""
     try:
-        segment, position, chunk_id = log.find(at_offset(offset))
+        segment, position, chunk_id = log.segments.find(at_offset(offset))
         written_ms = time_of(segment, Place(position, chunk_id))
     except (StorageError, ColdError):
         return None

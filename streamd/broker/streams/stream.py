@@ -211,9 +211,9 @@ class Stream:
             ColdError: something has to be fetched before.
             StorageError: it cannot be read.
         """
-        reader = Reader(self.log, self.log.find(start), matcher)
+        reader = Reader(self.log, self.log.segments.find(start), matcher)
         asked = start.value if start.start is Start.OFFSET else 0
-        gap = self.log.gaps.around(asked)
+        gap = self.log.segments.gaps.around(asked)
         if gap is not None and asked > gap.start:
             logger.warning(
                 "stream %s: a consumer asks for offset %d; offsets %d to %d were given out before "

@@ -100,7 +100,7 @@ class Eviction:
                 "which its manifest names; it is uploaded again",
                 *(self._name, segment.base_offset),
             )
-            tiered.log.forget_stored(segment)
+            tiered.log.segments.forget_stored(segment)
             self._stored_ms.pop(segment.base_offset, None)
             break
         return there
@@ -110,12 +110,12 @@ class Eviction:
         most, age_ms = policy.local_max_length_bytes, policy.local_max_age_ms
         if most is None and age_ms is None:
             most = DEFAULT_LOCAL_BYTES
-        over = 0 if most is None else tiered.log.local_size - most
+        over = 0 if most is None else tiered.log.segments.local_size - most
         going: list[Segment] = []
-        for segment in tiered.log.local:
+        for segment in tiered.log.segments.local:
             if not segment.num_chunks:
                 continue
-            if not tiered.log.is_sealed(segment):
+            if not tiered.log.segments.is_sealed(segment):
                 break
             old_ms = None if age_ms is None else (segment.last_timestamp_ms or 0) + age_ms - now_ms
             if over <= 0 and (old_ms is None or old_ms > 0):

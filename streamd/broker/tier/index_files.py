@@ -51,7 +51,7 @@ class IndexFiles:
         """Fetch files of one stream, given by the id of their objects and their suffix."""
         try:
             async with stream.opened() as log:
-                async for segment in in_turns(list(log.segments)):
+                async for segment in in_turns(list(log.segments.shown)):
                     cached = segment.cold
                     if cached is None or not log.keeps(segment):
                         continue

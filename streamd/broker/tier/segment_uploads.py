@@ -247,7 +247,7 @@ class SegmentUploads:
         store, packed = self._ownership.store, upload.packed
 
         def go_on(_size: int) -> None:  # in a thread: no list that may change meanwhile
-            if tiered.is_over or tiered.log.kept_from > upload.segment.base_offset:
+            if tiered.is_over or tiered.log.segments.kept_from > upload.segment.base_offset:
                 raise TierError(f"a segment of {self._name} is not needed any more")
 
         for suffix, file in packed.stored.files.items():

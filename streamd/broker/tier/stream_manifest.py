@@ -173,7 +173,7 @@ class StreamManifest:
         """Why what the store has cannot be gone on from, and is asked for again; else empty."""
         if found is None:
             is_new = not known.revision or known.epoch < self._ownership.since
-            if is_new and all(segment.cold is None for segment in tiered.log.segments):
+            if is_new and all(segment.cold is None for segment in tiered.log.segments.shown):
                 return ""
             return "the tier has no manifest of it: is it the right store, and is all of it there?"
         if found.manifest.is_deleted:
@@ -231,7 +231,7 @@ class StreamManifest:
 
     async def follow(self, tiered: TieredLog) -> bool:
         """Take segments out of the manifest that the log has dropped; whether there were any."""
-        kept, first = self.kept, tiered.log.kept_from
+        kept, first = self.kept, tiered.log.segments.kept_from
         if kept is None or kept.manifest.first_offset >= first:
             return False
         segments = kept_segments(tiered.log, kept.manifest.segments)

@@ -290,7 +290,7 @@ class TieredStream:
             is_there = await tiered.keep(kept.manifest)
             return 0.0 if is_there else SHORTAGE_SECONDS
         if await manifest.follow(tiered):
-            self._eviction.forget_before(log.kept_from)
+            self._eviction.forget_before(log.segments.kept_from)
             return 0.0
         return await self._store_and_evict(tiered) if log.policy.tier else None
 
@@ -334,19 +334,19 @@ class TieredStream:
         left_ms = due_ms - self._parts.now_ms()
         if left_ms > 0:
             return left_ms / 1_000
-        newest = log.segments[-1]
+        newest = log.segments.shown[-1]
         await tiered.work.seal()
-        if log.segments[-1] is not newest:
+        if log.segments.shown[-1] is not newest:
             return 0.0
         if stream.failed:
             self._fail_requests(stream.failed)
         return SHORTAGE_SECONDS
 
     def _roll_due_ms(self, log: Log) -> int | None:
-        first_ms = log.segments[-1].first_timestamp_ms
+        first_ms = log.segments.shown[-1].first_timestamp_ms
         if first_ms is None or not log.policy.tier:
             return None
-        newest = log.segments[-1].base_offset
+        newest = log.segments.shown[-1].base_offset
         is_waited_for = any(request.is_beyond(newest) for request in self._requests)
         return first_ms if is_waited_for else first_ms + self._parts.roll_ms
 
@@ -382,8 +382,8 @@ class TieredStream:
         )
 
     def _count(self, log: Log) -> _Numbers:
-        local, manifest = log.local, log.manifest
-        waiting = log.unstored if log.policy.tier else []
+        local, manifest = log.segments.local, log.manifest
+        waiting = log.segments.unstored if log.policy.tier else []
         return _Numbers(
             sum(segment.size for segment in local),
             len(local),

@@ -315,7 +315,7 @@ def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
         consumer.credit,
         consumed=consumer.consumed,
         next_offset=position,
-        lag=log.gaps.num_between(position, log.committed_offset),
+        lag=log.segments.gaps.num_between(position, log.committed_offset),
         lag_seconds=consumer.stream.lag_seconds(reader, position) if reader else 0.0,
         is_single_active=False,
         is_active=True,

@@ -391,7 +391,7 @@ class Delivery:
 
     def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
         """What stands before each chunk's data on the wire."""
-        committed = subscription.stream.log.last_chunk_id if self.with_committed else None
+        committed = subscription.stream.log.segments.last_chunk_id if self.with_committed else None
         number = subscription.subscription_id
         return [
             encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed)

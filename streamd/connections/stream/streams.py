@@ -191,7 +191,7 @@ class Streams:
         try:
             async with self._context.readable(as_sent(command.stream)) as (stream, log):
                 spec = offset_spec(command.offset)
-                found = await stream.retry_cold_read(log.find, spec, seconds=FETCH_SECONDS)
+                found = await stream.retry_cold_read(log.segments.find, spec, seconds=FETCH_SECONDS)
             offset = found.offset
         except Refused as refused:
             code = code_of(refused)
@@ -216,7 +216,7 @@ class Streams:
         figures: tuple[Statistic, ...] = ()
         try:
             async with self._context.readable(as_sent(command.stream)) as (_, log):
-                found = await threads.compute(_filter_figures, tuple(log.segments))
+                found = await threads.compute(_filter_figures, tuple(log.segments.shown))
             figures, code = found, OK
         except Refused as refused:
             code = code_of(refused)

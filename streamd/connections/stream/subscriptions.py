@@ -376,7 +376,7 @@ def _facts(subscription: Subscription, *, is_single_active: bool) -> ConsumerFac
         subscription.credit,
         consumed=reader.counts.records if reader else 0,
         next_offset=next_offset,
-        lag=log.gaps.num_between(next_offset, log.committed_offset) if reader else 0,
+        lag=log.segments.gaps.num_between(next_offset, log.committed_offset) if reader else 0,
         lag_seconds=subscription.stream.lag_seconds(reader, next_offset) if reader else 0.0,
         is_single_active=is_single_active,
         is_active=subscription.is_active,

@@ -195,7 +195,7 @@ class _Chunks:
         self.log.append([made], 1)
 
     def index_as(self, state: str) -> None:
-        (segment,) = self.log.segments
+        (segment,) = self.log.segments.shown
         if state == "sealed":
             assert isinstance(segment.filters, FilterIndex)
             segment.filters = save(segment, segment.filters)
@@ -203,7 +203,7 @@ class _Chunks:
             segment.filters, segment.is_indexable = None, False
 
     def read(self, matcher: ChunkMatcher | None) -> set[int]:
-        reader = Reader(self.log, self.log.find(FIRST), matcher)
+        reader = Reader(self.log, self.log.segments.find(FIRST), matcher)
         found = set()
         while not reader.at_end:
             found |= {chunk.header.chunk_id for chunk in reader.read(5, 1 << 20, 3)}

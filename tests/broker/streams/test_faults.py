@@ -228,7 +228,7 @@ async def test_a_place_that_cannot_be_read_costs_its_chunk_only(
         await peer.declare(BAD)
         for number in range(1, 6):
             await peer.store([b"%d" % number + bytes(size)], number)
-        segment = server.host.find(BAD).log.segments[0]
+        segment = server.host.find(BAD).log.segments.shown[0]
         middle = segment.size // 2
         faults.set_bad_place(".segment", range(middle, middle + 1))
         reader = await server.peer()
@@ -307,7 +307,7 @@ async def test_a_segment_that_somebody_removed_is_skipped(
         assert [body[:1] for body in await late.bodies(3)] == [b"1", b"4", b"5"]
         assert caplog.text.count("look at the disk") == 3  # once for each segment
         await peer.store([b"more"], 7)
-        assert server.host.find(BAD).log.num_lost == 3
+        assert server.host.find(BAD).log.segments.num_lost == 3
 
 
 async def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
@@ -334,12 +334,12 @@ async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) ->
     times = [chunk.header.timestamp_ms for chunk in read_chunks(log)]
     assert times == sorted(times)
     assert len(times) == 7
-    assert log.find(at_time(10_001_000)).offset == 1
-    assert log.find(at_time(times[-1])).offset == 6
+    assert log.segments.find(at_time(10_001_000)).offset == 1
+    assert log.segments.find(at_time(times[-1])).offset == 6
     now[0] += 120_000
     append(log, [b"x"], now_ms=now[0])
     await stream.life.held.expire()
-    assert log.find(FIRST).offset == 6
+    assert log.segments.find(FIRST).offset == 6
     log.close()
 
 

@@ -266,7 +266,7 @@ async def test_a_file_beside_a_segment_that_has_left_the_log(world: World, suffi
     cached = world.segments[0].cold
     assert cached is not None
     demand = world.fetcher.demand(world.stream)
-    del world.stream.log.segments[0]
+    del world.stream.log.segments.shown[0]
     await demand.fetch(ColdError(cached, suffix=suffix))
     assert cached.is_gone
     assert not world.store.calls

@@ -28,9 +28,9 @@ async def test_sealed_segments_get_a_file(server: Harness, peer: Peer) -> None:
     await fill(peer, 0, 50)
     await peer.silence()
     log = server.host.find("s").log
-    assert len(log.segments) > 3
-    assert all(isinstance(segment.filters, FilterFile) for segment in log.segments[:-1])
-    assert isinstance(log.segments[-1].filters, FilterIndex)
+    assert len(log.segments.shown) > 3
+    assert all(isinstance(segment.filters, FilterFile) for segment in log.segments.shown[:-1])
+    assert isinstance(log.segments.shown[-1].filters, FilterIndex)
     await peer.subscribe("s", filter__0="v3", credit=100)
     assert await peer.bodies(5) == [b"3", b"13", b"23", b"33", b"43"]
     await peer.silence()
@@ -48,12 +48,12 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
         await fill(peer, 0, 60)
         await peer.silence()
         log = server.host.find("s").log
-        assert len(log.segments) > 10
+        assert len(log.segments.shown) > 10
         for number in range(3):
             await peer.subscribe("s", subscription_id=number, filter__0="v3", credit=100)
             assert await peer.bodies(6) == [b"3", b"13", b"23", b"33", b"43", b"53"]
             await peer.silence()
-            loaded = [s for s in log.segments if isinstance(s.filters, FilterFile)]
+            loaded = [s for s in log.segments.shown if isinstance(s.filters, FilterFile)]
             assert 1 <= len(loaded) <= 3
 
 
@@ -71,12 +71,12 @@ async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> N
         peer = await server.peer()
         await peer.declare("s")
         log = server.host.find("s").log
-        assert not any(segment.filters for segment in log.segments)
+        assert not any(segment.filters for segment in log.segments.shown)
         await fill(peer, 45, 2)
         await peer.subscribe("s", filter__0="v3", credit=100)
         await peer.bodies(5)
         await peer.silence()
-        assert all(segment.filters for segment in log.segments)
+        assert all(segment.filters for segment in log.segments.shown)
         await peer.code(c.Unsubscribe, 1)
         await fill(peer, 47, 10)
         await peer.subscribe("s", filter__0="v6", credit=100)
@@ -122,7 +122,7 @@ async def test_waiting_consumers_hold_no_old_segment(server: Harness, peer: Peer
     (session,) = server.host.observers
     (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
     reader = subscription.reader
-    assert reader._segment is log.segments[-1]
+    assert reader._segment is log.segments.shown[-1]
 
 
 @pytest.mark.parametrize("awaited", [1, 5])

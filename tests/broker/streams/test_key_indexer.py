@@ -92,7 +92,7 @@ async def fill(peer: Peer, first: int, count: int) -> None:
 
 def found(server: Harness, number: int) -> int:
     """In how many chunks a key may be, of segments that are indexed; each has been looked at."""
-    segments = server.host.find("s").log.segments
+    segments = server.host.find("s").log.segments.shown
     return sum(len(chunks_with(segment, f"key{number}") or ()) for segment in segments)
 
 
@@ -110,9 +110,9 @@ async def test_all_is_indexed_when_it_is_quiet(keyed: tuple[Harness, Peer], work
     await fill(peer, 0, 40)
     await trio.sleep(5)
     log = server.host.find("s").log
-    assert len(log.segments) > 3
+    assert len(log.segments.shown) > 3
     assert [found(server, number) for number in range(40)] == [1] * 40
-    assert len(key_files(server.data)) == len(log.segments)
+    assert len(key_files(server.data)) == len(log.segments.shown)
     assert not log.keys_requested
     before = len(worker.jobs)
     await trio.sleep(30)
@@ -139,7 +139,7 @@ async def test_streams_without_key_properties_need_no_process(
         assert [found(server, number) for number in range(40)] == [1] * 40
         await set_keys(peer, "k,other")
         await trio.sleep(5)
-        segment = server.host.find("s").log.segments[0]
+        segment = server.host.find("s").log.segments.shown[0]
         assert chunks_with(segment, "key1", "other") == [1]
         await set_keys(peer, "")
         await fill(peer, 40, 40)
@@ -172,11 +172,11 @@ async def test_after_a_restart_only_what_is_missing_is_made(
         await trio.sleep(5)
         assert {job.base_offset for job in worker.jobs if job.is_sealed} == {0}
         stream = server.host.find("s")
-        for segment in stream.log.segments:
+        for segment in stream.log.segments.shown:
             await stream.life.held.load_keys(segment)
             assert segment.key_state is KeyState.KNOWN
         assert found(server, 1) == 1
-        assert keys_of(stream.log.segments[2]) is None
+        assert keys_of(stream.log.segments.shown[2]) is None
         for number in range(40):
             found(server, number)
         stream.life.held.want_keys()
@@ -221,14 +221,14 @@ async def test_retention_does_not_wait_for_indexing(worker: Worker, tmp_path: Pa
             for first in range(0, 300, 100):
                 await fill(peer, first, 100)
                 await trio.sleep(100)
-                assert log.size < 5_000
+                assert log.segments.size < 5_000
             worker.takes = 0
             await fill(peer, 300, 100)
             await trio.sleep(100)
-            assert [found(server, n) for n in range(log.first_offset, 400)] == [1] * (
-                400 - log.first_offset
+            assert [found(server, n) for n in range(log.segments.first_offset, 400)] == [1] * (
+                400 - log.segments.first_offset
             )
-            assert len(key_files(server.data)) <= len(log.segments)
+            assert len(key_files(server.data)) <= len(log.segments.shown)
 
 
 async def test_a_process_that_dies_again_and_again(
@@ -249,9 +249,9 @@ async def test_a_process_that_dies_again_and_again(
     lines = [record for record in caplog.records if "no key index for" in record.getMessage()]
     assert len(lines) == 1
     assert not [name for name in key_files(server.data) if name.endswith("keys.tmp")]
-    first = server.host.find("s").log.segments[0]
+    first = server.host.find("s").log.segments.shown[0]
     assert keys_of(first) is None
-    assert all(keys_of(s) for s in server.host.find("s").log.segments[1:])
+    assert all(keys_of(s) for s in server.host.find("s").log.segments.shown[1:])
     await peer.silence()
 
 
@@ -279,7 +279,7 @@ async def test_a_bug_there_stays_there(
     await fill(peer, 0, 20)
     await trio.sleep(10)
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]
-    sealed = len(server.host.find("s").log.segments) - 1
+    sealed = len(server.host.find("s").log.segments.shown) - 1
     assert sealed <= len(errors) <= sealed + 1
     await fill(peer, 20, 1)
 
@@ -304,7 +304,7 @@ async def test_a_bug_here_leaves_other_streams_alone(
     await server.host.find("other").ready()
     log = server.host.find("other").log
     await trio.sleep(10)
-    assert sum(len(chunks_with(s, "key3") or ()) for s in log.segments) == 1
+    assert sum(len(chunks_with(s, "key3") or ()) for s in log.segments.shown) == 1
     assert "indexing keys failed" in caplog.text
     worker.make = make
     await server.host.find("s").ready()
@@ -329,7 +329,7 @@ async def test_other_properties_of_a_stream_that_nobody_has_open(
     async with stream.opened():
         await trio.sleep(10)
         assert {job.properties for job in worker.jobs} == {("k", "other")}
-        found = [chunks_with(s, "key1", "other") for s in stream.log.segments]
+        found = [chunks_with(s, "key1", "other") for s in stream.log.segments.shown]
         assert found[0] == [1]
 
 
@@ -343,7 +343,7 @@ async def test_truncating_does_not_wait_for_indexing(
     await trio.sleep(3)
     assert len(worker.jobs) == 1
     stream = server.host.find("s")
-    stream.log.segments[-2].drop_keys()  # so that one is indexed that goes
+    stream.log.segments.shown[-2].drop_keys()  # so that one is indexed that goes
     began = trio.current_time()
     pairs = (Pair("stream", "s"), Pair("offset", "33"))
     assert await peer.code(c.Manage, "stream.truncate", pairs) == OK
@@ -352,7 +352,7 @@ async def test_truncating_does_not_wait_for_indexing(
     await trio.sleep(1_000)
     await stream.ready()
     log = stream.log
-    assert log.first_offset == 33
+    assert log.segments.first_offset == 33
     await trio.sleep(10)
     assert [found(server, number) for number in range(33, 40)] == [1] * 7
 
@@ -395,7 +395,7 @@ async def test_other_properties_and_a_restart_in_the_middle(worker: Worker, tmp_
     async with harness(tmp_path) as server:
         await trio.sleep(30)
         await server.host.find("s").ready()
-        for segment in server.host.find("s").log.segments[:-1]:
+        for segment in server.host.find("s").log.segments.shown[:-1]:
             index = keys_of(segment)
             assert index is not None
             assert index.properties == ("k", "other")
@@ -423,7 +423,7 @@ async def test_many_streams_with_keys_are_not_open_at_once(
         assert most <= 10
         for name in names:
             async with server.host.find(name).opened() as log:
-                assert all(keys_of(segment) for segment in log.segments[:-1])
+                assert all(keys_of(segment) for segment in log.segments.shown[:-1])
 
 
 async def key_figures(peer: Peer) -> dict[str, int]:
@@ -440,7 +440,7 @@ async def test_figures_tell_how_far_it_has_come(keyed: tuple[Harness, Peer]) -> 
     await trio.sleep(5)
     found = await key_figures(peer)
     files = server.data.glob("streams/*/s/*.keys*")
-    sealed = len(server.host.find("s").log.segments) - 1
+    sealed = len(server.host.find("s").log.segments.shown) - 1
     assert found == {
         "segments_sealed": sealed,
         "segments_indexed": sealed,

@@ -287,7 +287,7 @@ async def test_what_has_outlived_its_limits_is_not_found_when_a_message_is_confi
 
     class Publisher(StreamPublisher):
         def confirm(self, ids: bytes) -> None:
-            firsts.append(bench.log.find(FIRST).offset)
+            firsts.append(bench.log.segments.find(FIRST).offset)
             super().confirm(ids)
 
     bench.publisher = Publisher(1, "p", bench.outbox, ProtocolTraffic())
@@ -308,11 +308,11 @@ async def test_a_log_begins_where_its_limits_say_when_it_is_opened(nursery: trio
     await bench.stream.life.close()
     log = Log.open("s", LogPolicy(max_segment_chunks=5, max_length_bytes=1), bench.disk)
     bench.stream.life.attach(log)
-    assert log.find(FIRST).offset == log.first_offset == 15
+    assert log.segments.find(FIRST).offset == log.segments.first_offset == 15
     nursery.start_soon(bench.stream.life.held.run)
     await trio.sleep(1)
     assert [path for path in bench.disk.files if path.endswith(".segment")] == [
-        log.segments[0].path()
+        log.segments.shown[0].path()
     ]
 
 
@@ -339,7 +339,7 @@ async def test_what_is_published_while_old_segments_are_about_to_go_is_confirmed
     assert await bench.answers() == []
     gate.set()
     assert await bench.answers() == [c.PublishConfirm(1, (120,))]
-    assert bench.log.first_offset > 0
+    assert bench.log.segments.first_offset > 0
     with trio.fail_after(1):
         await bench.stream.settled()
 

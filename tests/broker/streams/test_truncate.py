@@ -254,7 +254,7 @@ async def test_no_room_for_what_is_known_of_publishers(
     bodies = await fill(peer, stream_max_segment_size_bytes="200")
     await must(peer, "offset.set", stream="s", name="a", offset="2")
     await truncate(peer, offset=4)
-    begins = [segment.base_offset for segment in server.host.find("s").log.segments]
+    begins = [segment.base_offset for segment in server.host.find("s").log.segments.shown]
     monkeypatch.setattr(Journal, "covers", begins[1])
     assert await truncate(peer, offset=begins[1] + 1) == begins[1] > 4
     assert await all_of(server, 10 - begins[1]) == bodies[begins[1] :]
@@ -266,7 +266,7 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
     """While the rest of its segment takes its name: the files would be missed, and one be left."""
     await fill(peer)
     stream, in_thread = server.host.find("s"), threads.in_thread
-    (old,) = stream.log.segments
+    (old,) = stream.log.segments.shown
     built: list[bool] = []
 
     async def at_last(work: Any, *arguments: object) -> Any:
@@ -277,7 +277,9 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
     monkeypatch.setattr(threads, "in_thread", at_last)
     assert await truncate(peer, offset=4) == 4
     assert built == [False]
-    built = [await stream.life.held.build_index(segment) for segment in stream.log.segments[:-1]]
+    built = [
+        await stream.life.held.build_index(segment) for segment in stream.log.segments.shown[:-1]
+    ]
     assert built == [True]
 
 

@@ -55,10 +55,10 @@ async def test_messages_of_others_cost_the_same_however_many_consumers_wait(
     few_in_new_segment = await longest_turn(peer, monkeypatch, 3, 1_000)
     await narrow_consumers(server, FEW, MANY)
     many = await longest_turn(peer, monkeypatch, 5, 10)
-    segments = len(log.segments)
+    segments = len(log.segments.shown)
     many_in_new_segment = await longest_turn(peer, monkeypatch, 7, 1_000)
-    assert len(log.segments) > segments
-    assert all(reader._segment is log.segments[-1] for reader in readers(server))
+    assert len(log.segments.shown) > segments
+    assert all(reader._segment is log.segments.shown[-1] for reader in readers(server))
     assert many < 1.5 * few
     assert few_in_new_segment < many_in_new_segment < MOST_UNITS
 
@@ -96,11 +96,11 @@ async def test_consumers_leave_segments_that_follow_each_other_fast(
     (reader,) = await narrow_consumers(server, 0, 100)
     for number in range(1, 6):
         await peer.store([bytes(1_000)], number, values=[b"nobody"])
-    behind = [it for it in readers(server) if it._segment is not log.segments[-1]]
+    behind = [it for it in readers(server) if it._segment is not log.segments.shown[-1]]
     assert behind
     await trio.sleep(1)
-    assert len(log.segments) == 5
-    assert all(it._segment is log.segments[-1] for it in readers(server))
+    assert len(log.segments.shown) == 5
+    assert all(it._segment is log.segments.shown[-1] for it in readers(server))
     await peer.store([b"for one of them"], 6, values=[b"v77"])
     assert (await reader.chunk()).subscription_id == 77
     counts = next(it.counts for it in readers(server) if it._matcher.keys == (b"v3",))
@@ -123,7 +123,7 @@ async def test_consumers_without_an_index_read_on(
         await peer.store([bytes(1_000)], number, values=[b"nobody"])
         await trio.sleep(1)
     log = server.host.find("s").log
-    assert [it._segment for it in readers(server)] == [log.segments[-1]] * FEW
+    assert [it._segment for it in readers(server)] == [log.segments.shown[-1]] * FEW
 
 
 def test_a_bug_of_one_consumer_stays_with_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -150,7 +150,9 @@ async def _work_of_new(server: Harness) -> tuple[dict[str, int], dict[str, int]]
 
 async def _bodies(server: Harness, name: str) -> dict[int, bytes]:
     async with server.host.find(name).opened() as log:
-        offsets = [at for one in log.segments for at in range(one.base_offset, one.next_offset)]
+        offsets = [
+            at for one in log.segments.shown for at in range(one.base_offset, one.next_offset)
+        ]
     if not offsets:
         return {}
     peer = await server.peer()

@@ -127,7 +127,9 @@ async def upload(server: Harness, peer: Peer, recorder: Recorder) -> None:
     for frames in (6, 5, 5):
         await more(peer, recorder, frames)
         await passes(1)
-    assert sum(segment.cold is not None for segment in server.host.find("s").log.segments) == 3
+    assert (
+        sum(segment.cold is not None for segment in server.host.find("s").log.segments.shown) == 3
+    )
 
 
 async def more(peer: Peer, recorder: Recorder, frames: int) -> None:
@@ -227,7 +229,7 @@ async def _continues(
     server: Harness, peer: Peer, store: FakeStore, stream: Stream, state: State
 ) -> None:
     async with stream.opened() as log:
-        first, end = log.first_offset, log.committed_offset
+        first, end = log.segments.first_offset, log.committed_offset
         lowest, highest = state.first
         assert lowest <= first <= highest
         assert state.confirmed <= end <= state.confirmed + A_FRAME
@@ -242,8 +244,8 @@ async def _continues(
         assert await _read(reader, 11 * A_FRAME) == bodies(end, 11 * A_FRAME)
         await passes(3)
         manifest = manifest_of(store, "s")
-        assert manifest.next_offset == log.segments[-1].base_offset
-        at = log.first_offset
+        assert manifest.next_offset == log.segments.shown[-1].base_offset
+        at = log.segments.first_offset
         for segment in manifest.segments:
             assert segment.base_offset == at
             content = store.objects[segment.key(manifest.stream, ".segment")].content

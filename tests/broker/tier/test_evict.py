@@ -30,10 +30,10 @@ async def a_stream(server: Harness, **arguments: str) -> Peer:
 
 def cold(log: Log) -> list[int]:
     """Base offsets of the segments whose files are not here."""
-    for segment in log.segments:
+    for segment in log.segments.shown:
         is_here = (Path(log.folder) / Path(segment.path()).name).exists()
         assert is_here is (segment.cold is None)
-    return [segment.base_offset for segment in log.segments if segment.cold is not None]
+    return [segment.base_offset for segment in log.segments.shown if segment.cold is not None]
 
 
 async def reads_all(server: Harness, count: int) -> None:
@@ -52,7 +52,7 @@ async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
         await passes(5)
         log = server.host.find("s").log
         assert cold(log) == [0, 100, 200]
-        assert log.local_size == 3 * 2_303
+        assert log.segments.local_size == 3 * 2_303
         await reads_all(server, 30 * A_FRAME)
     async with tiered(tmp_path, store) as server:
         await passes(5)
@@ -70,7 +70,7 @@ async def test_never_more_is_here_than_the_limit_and_two_segments(tmp_path: Path
             await publish(peer, frame * A_FRAME, 1)
             await passes(0.5)
             log = server.host.find("s").log
-            assert log.local_size <= 5_000 + 2 * 2_303
+            assert log.segments.local_size <= 5_000 + 2 * 2_303
         assert log is not None
         await reads_all(server, 60 * A_FRAME)
 
@@ -87,9 +87,9 @@ async def test_a_store_that_is_slower_than_the_publishers_keeps_only_what_it_has
                 await publish(peer, frame * A_FRAME, 1)
                 await passes(0.15)
             log = server.host.find("s").log
-            waiting = [one for one in log.segments if one.stored is None]
+            waiting = [one for one in log.segments.shown if one.stored is None]
             assert len(waiting) > 5
-            assert log.local_size <= 5_000 + 2 * 2_303 + sum(one.size for one in waiting)
+            assert log.segments.local_size <= 5_000 + 2 * 2_303 + sum(one.size for one in waiting)
 
 
 async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ async def test_retention_counts_what_is_only_in_the_store(tmp_path: Path) -> Non
         await publish(peer, 0, 60)
         await passes(5)
         log = server.host.find("s").log
-        assert log.size <= 7_000
-        assert log.first_offset == 900
+        assert log.segments.size <= 7_000
+        assert log.segments.first_offset == 900
         manifest = manifest_of(store, "s")
         assert [one.base_offset for one in manifest.segments] == [900, 1_000]
         assert manifest.next_offset == 1_100

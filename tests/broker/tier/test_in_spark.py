@@ -40,7 +40,7 @@ async def test_what_is_uploaded_is_read(
         await publish(peer, 0, 40)
         await passes(60)
         log = server.host.find(name).log
-        assert any(segment.cold is not None for segment in log.segments)
+        assert any(segment.cold is not None for segment in log.segments.shown)
         found = rows(f"s3://bucket/tier/%2F/{path}", columns="stream,offset,body")
         end = manifest_of(store, name).next_offset
         assert len(found) == end > 500

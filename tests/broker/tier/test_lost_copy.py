@@ -45,7 +45,7 @@ async def _with_cold_segments(folder: Path, store: FakeStore) -> Path:
         await publish(peer, 140, END // 20 - 7)
         await passes(5)
         log = server.host.find("s").log
-        assert [one.base_offset for one in log.segments if one.cold] == [0, 100, 200]
+        assert [one.base_offset for one in log.segments.shown if one.cold] == [0, 100, 200]
     (folder / "older").write_bytes(older)
     return copy
 
@@ -53,8 +53,8 @@ async def _with_cold_segments(folder: Path, store: FakeStore) -> Path:
 async def _is_whole(server: Harness, store: FakeStore, end: int = END) -> None:
     """It has all messages, publishing goes on, and there is one life of it in the store."""
     async with server.host.find("s").opened() as log:
-        assert (log.first_offset, log.next_offset) == (0, end)
-        assert [one.base_offset for one in log.segments if one.cold] == [0, 100, 200]
+        assert (log.segments.first_offset, log.next_offset) == (0, end)
+        assert [one.base_offset for one in log.segments.shown if one.cold] == [0, 100, 200]
     peer = await server.peer()
     await peer.declare("s", reference="p")
     await publish(peer, end, 5)
@@ -269,4 +269,4 @@ async def test_what_is_left_of_no_cold_segment_needs_no_store(
         tiered(tmp_path, store, **settings) as server,
         server.host.find("s").opened() as log,
     ):
-        assert (log.first_offset, log.next_offset) == (0, END)
+        assert (log.segments.first_offset, log.next_offset) == (0, END)

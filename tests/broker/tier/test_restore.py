@@ -68,7 +68,10 @@ async def _contents(folder: Path, **options: Any) -> dict[str, tuple[int, int]]:
         for name in server.host.names():
             try:
                 async with server.host.find(name).opened() as log:
-                    found[name] = (log.first_offset, log.gaps.before(log.next_offset))
+                    found[name] = (
+                        log.segments.first_offset,
+                        log.segments.gaps.before(log.next_offset),
+                    )
             except Refused:
                 found[name] = (-1, -1)
     return found
@@ -85,8 +88,8 @@ async def test_a_new_machine_has_all_streams_and_goes_on(tmp_path: Path, store: 
         await peer.publish([b"again"], 3)  # what was stored before is not stored again
         assert await peer.confirmed(1) == [3]
         async with server.host.find("s").opened() as log:
-            assert (log.first_offset, log.next_offset) == (0, 12 + RESTORE_GAP)
-            assert log.segments[0].cold is not None
+            assert (log.segments.first_offset, log.next_offset) == (0, 12 + RESTORE_GAP)
+            assert log.segments.shown[0].cold is not None
             assert log.epoch > 1
     async with harness(tmp_path / "new", **TIER) as server:  # and the next time as any other
         assert server.host.names() == ["s", "t"]
@@ -142,7 +145,7 @@ async def test_so_are_their_virtual_hosts(tmp_path: Path, store: FakeStore) -> N
     async with harness(tmp_path / "new", restore=True, **TIER) as server:
         stream = server.server.broker.virtual_hosts["elsewhere"].find("t")
         async with stream.opened() as log:  # all of it has outlived its limits
-            assert log.first_offset == log.next_offset == 5 + RESTORE_GAP
+            assert log.segments.first_offset == log.next_offset == 5 + RESTORE_GAP
 
 
 async def test_the_stream_that_was_created_last_counts(tmp_path: Path, store: FakeStore) -> None:
@@ -280,7 +283,7 @@ async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -
     store.objects[key] = kept
     await trio.sleep(10)
     async with server.host.find("s").opened() as log:
-        assert (log.first_offset, log.gaps.before(log.next_offset)) == (0, 10)
+        assert (log.segments.first_offset, log.segments.gaps.before(log.next_offset)) == (0, 10)
     peer = await server.peer()
     await peer.declare("s")
     await peer.store([b"more"])

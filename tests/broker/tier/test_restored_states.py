@@ -59,7 +59,7 @@ async def _goes_on(folder: Path, store: FakeStore) -> int:
         if not server.host.has_stream("s"):
             return 0
         async with server.host.find("s").opened() as log:
-            end = log.gaps.before(log.next_offset)
+            end = log.segments.gaps.before(log.next_offset)
             offset = log.tracking.offset(b"reader")
         assert await _read(peer, end) == _ALL[:end]
         assert offset is None or offset in range(0, len(_ALL), 4 * A_FRAME)

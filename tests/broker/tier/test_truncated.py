@@ -35,7 +35,7 @@ async def _fill(server: Harness, **more: str) -> Peer:
     await peer.declare("s", reference="p")
     await publish(peer, 0, _FRAMES)
     await passes(5)
-    assert server.host.find("s").log.segments[0].cold is not None
+    assert server.host.find("s").log.segments.shown[0].cold is not None
     return peer
 
 
@@ -73,7 +73,7 @@ async def test_on_the_server_that_writes(
         await passes(5)
         server.server.broker.fetcher.cache.shrink(0)
         await _rest(reader, frames * A_FRAME)
-        assert server.host.find("s").log.num_lost == 0
+        assert server.host.find("s").log.segments.num_lost == 0
 
 
 @pytest.mark.parametrize("wait", [0, 5, 100])
@@ -88,4 +88,4 @@ async def test_on_one_that_reads(tmp_path: Path, frames: int, wait: float) -> No
             await writer.host.find("s").truncate(at_offset(_CUT))
             await passes(wait)
             await _rest(reader, frames * A_FRAME, server.host.find("s").log.next_offset)
-            assert server.host.find("s").log.num_lost == 0
+            assert server.host.find("s").log.segments.num_lost == 0

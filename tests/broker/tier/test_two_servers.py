@@ -44,7 +44,7 @@ async def _goes_on(late: Peer) -> None:
 
 async def _next_offset(server: Harness, name: str) -> int:
     async with server.host.find(name).opened() as log:
-        return log.gaps.before(log.next_offset)
+        return log.segments.gaps.before(log.next_offset)
 
 
 async def test_what_it_stores_for_the_first_time_counts_nowhere(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ async def test_what_it_stores_for_the_first_time_counts_nowhere(tmp_path: Path) 
         await _goes_on(peer)
         assert tier_of(old).ownership.state is TierState.FENCED
         log = old.host.find("s").log
-        assert all(segment.cold is None for segment in log.segments)
-        assert not any(segment.stored for segment in log.segments)
+        assert all(segment.cold is None for segment in log.segments.shown)
+        assert not any(segment.stored for segment in log.segments.shown)
     with pytest.raises(MissingError):
         find_stream(store, "/", "s")
     async with tiered(tmp_path / "reader", store, read_only=True) as reader:
@@ -163,8 +163,8 @@ class _Line:
 
 async def _all_bodies(server: Harness, name: str) -> list[bytes]:
     async with server.host.find(name).opened() as log:
-        assert log.first_offset == 0
-        count = log.gaps.num_between(0, log.next_offset)
+        assert log.segments.first_offset == 0
+        count = log.segments.gaps.num_between(0, log.next_offset)
     peer = await server.peer()
     await peer.subscribe(name, FIRST, credit=500)
     return await peer.bodies(count)

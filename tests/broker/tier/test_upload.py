@@ -69,7 +69,7 @@ async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
         await passes(5)
         log = server.host.find("s").log
         has_all(store, "s", 5 * SEGMENT)
-        assert all(segment.stored for segment in log.segments[:-1])
+        assert all(segment.stored for segment in log.segments.shown[:-1])
         manifest = manifest_of(store, "s")
         assert manifest.revision == len(manifest.segments) == 5
         assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
@@ -87,14 +87,14 @@ async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path
         peer = await a_stream(server, stream_local_max_length_bytes=str(limit))
         log = server.host.find("s").log
         after = 0
-        while log.local_size <= limit:
+        while log.segments.local_size <= limit:
             after = await publish(peer, after, 1)
         await passes(5)
-        assert all(segment.cold is None for segment in log.segments)
+        assert all(segment.cold is None for segment in log.segments.shown)
         for _ in range(4):
             after = await publish(peer, after, 20)
             await passes(5)
-            assert limit < log.local_size <= limit + 2 * log.segments[0].size
+            assert limit < log.segments.local_size <= limit + 2 * log.segments.shown[0].size
         await passes(3_700)  # its log is closed meanwhile
         report = tier_of(server).stream(server.host.name, server.host.find("s").name)
         assert report is not None

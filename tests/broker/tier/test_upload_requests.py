@@ -77,13 +77,13 @@ async def test_what_is_stored_costs_no_object(tmp_path: Path) -> None:
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 12)
         await upload(server)
-        segments = len(server.host.find("s").log.segments)
+        segments = len(server.host.find("s").log.segments.shown)
         writes = store.count("put") + store.count("put_file") + store.count("replace")
         await passes(600)  # its log is closed
         found = await upload(server, "s", "s")
         assert (found.num_streams, found.num_bytes) == (1, 0)
         assert found.streams[0].next_offset == 240
-        assert len(server.host.find("s").log.segments) == segments
+        assert len(server.host.find("s").log.segments.shown) == segments
         assert store.count("put") + store.count("put_file") + store.count("replace") == writes
 
 
@@ -407,7 +407,7 @@ async def test_cancelling_it_leaves_nothing_behind(tmp_path: Path) -> None:
         assert tier_of(server).ownership.state is TierState.OK
         assert not manifests(store)
         async with server.host.find("s").opened() as log:
-            assert len(log.segments) == 1
+            assert len(log.segments.shown) == 1
 
 
 async def test_what_retention_takes_is_not_waited_for(tmp_path: Path) -> None:
@@ -443,14 +443,14 @@ async def test_what_readers_see_no_more_is_no_fault_of_the_upload(
             def hide(call: Call) -> None:
                 if call.key.endswith(".segment") and not hidden:
                     log.policy = replace(log.policy, max_length_bytes=100)
-                    log.outlive(log.last_timestamp_ms or 0)
-                    hidden.extend(log.outlived)
+                    log.outlive(log.segments.last_timestamp_ms or 0)
+                    hidden.extend(log.segments.outlived)
 
             store.before = hide
             await publish(peer, 0, 12)
             await passes(20)
             assert hidden
-            assert log.first_offset == log.kept_from == 2 * SEGMENT
+            assert log.segments.first_offset == log.segments.kept_from == 2 * SEGMENT
     assert "not needed any more" not in caplog.text
 
 

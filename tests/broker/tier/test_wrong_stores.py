@@ -43,7 +43,7 @@ async def _stored(folder: Path, store: FakeStore, name: str = "s") -> dict[str, 
         await peer.declare(name, reference="p")
         await publish(peer, 0, 20)
         await passes(5)
-        assert server.host.find(name).log.segments[0].cold is not None
+        assert server.host.find(name).log.segments.shown[0].cold is not None
     return dict(store.objects)
 
 
@@ -76,7 +76,9 @@ async def test_an_empty_store_is_waited_on_and_never_taken(
         assert caplog.text.count("expected the tier") == 1
         assert not store.objects
         log = server.host.find("s").log
-        assert log.next_offset - log.local[0].base_offset >= 20 * A_FRAME  # nothing has left it
+        assert (
+            log.next_offset - log.segments.local[0].base_offset >= 20 * A_FRAME
+        )  # nothing has left it
         store.objects = dict(right)
         assert await reader.bodies(end) == bodies(0, end)
         await passes(90)
@@ -183,7 +185,7 @@ async def test_a_segment_leaves_the_disk_when_the_store_has_it_then(
         del store.objects[key]
         await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
         await passes(30)
-        assert server.host.find("s").log.segments[1].cold is not None
+        assert server.host.find("s").log.segments.shown[1].cold is not None
         again = manifest_of(store, "s").segments[1]
         assert again.base_offset == lost.base_offset
         assert again.uid != lost.uid
@@ -205,7 +207,7 @@ async def test_a_store_that_was_copied_has_other_etags(tmp_path: Path) -> None:
         store.objects[key] = Kept(store.objects[key].content, "another", 0)
         await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
         await passes(150)
-        assert server.host.find("s").log.segments[0].cold is not None
+        assert server.host.find("s").log.segments.shown[0].cold is not None
         assert manifest_of(store, "s").next_offset == _END
 
 

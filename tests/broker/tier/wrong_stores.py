@@ -298,7 +298,7 @@ class Run:
         if not stream.is_open:
             return
         has = {**self._store.right, **wrong._changed}
-        for segment in stream.log.segments:
+        for segment in stream.log.segments.shown:
             if segment.cold is not None:
                 stored, key = segment.cold.stored, segment.cold.stream
                 assert stored.key(key, ".segment") in has, (wrong.kind, stored.base_offset)
@@ -309,8 +309,8 @@ class Run:
                 await reader.read(self._end)
             reader.check(self._end, is_all=True)
         async with server.host.find("s").opened() as log:
-            assert log.num_lost == 0
-            assert log.first_offset == 0
+            assert log.segments.num_lost == 0
+            assert log.segments.first_offset == 0
 
 
 class Reader:
@@ -328,7 +328,7 @@ class Reader:
                 self.found += chunk.bodies
                 stream = self._server.host.find("s")
                 if stream.is_open:
-                    self.num_lost = max(self.num_lost, stream.log.num_lost)
+                    self.num_lost = max(self.num_lost, stream.log.segments.num_lost)
 
     def check(self, end: int, *, is_all: bool = False, loses: bool = False) -> None:
         """No message is missing that was not reported as lost."""

@@ -284,7 +284,7 @@ async def test_many_searches_while_messages_come_and_segments_go(tmp_path: Path)
 
 
 def _kept(server: Harness) -> int:
-    return server.host.find("s").log.first_offset  # type: ignore[arg-type]
+    return server.host.find("s").log.segments.first_offset  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("slowly")

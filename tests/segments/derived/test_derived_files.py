@@ -41,8 +41,8 @@ def value_of(number: int) -> bytes:
 
 def index_all(log: Log) -> None:
     """What the server's indexer does."""
-    for segment in log.segments:
-        size, is_sealed = log.indexed_size(segment), log.is_sealed(segment)
+    for segment in log.segments.shown:
+        size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
         filters = load_or_build(segment, size, is_sealed)
         if filters is not None:
             log.adopt_filters(segment, filters, size)
@@ -147,13 +147,13 @@ def check(disk: FaultyDisk) -> None:
     """A log that is opened on what the device gives back."""
     log = Log.open(FOLDER, POLICY, disk)
     assert log.report.losses == ()
-    assert (log.num_lost, log.committed_offset) == (0, len(BODIES))
+    assert (log.segments.num_lost, log.committed_offset) == (0, len(BODIES))
     assert log.tracking.sequence(b"p") == len(BODIES)
     assert log.tracking.offset(b"app") in (None, 3, 7)
     check_reading(log)
     index_all(log)
     check_filters(log)
-    assert log.num_lost == 0
+    assert log.segments.num_lost == 0
     append(log, [b"after"], [b"v0"])
     log.close()
     log = Log.open(FOLDER, POLICY, disk)
@@ -189,14 +189,14 @@ def test_whatever_the_device_gives_back_while_a_log_is_open() -> None:
         lie.tell(disk.files)
         try:
             check_reading(log)
-            log.segments[0].drop_filters()
+            log.segments.shown[0].drop_filters()
             index_all(log)
             check_filters(log)
-            assert log.num_lost == 0
+            assert log.segments.num_lost == 0
         except Exception as error:
             raise AssertionError(f"{lie.path}: {lie.what}") from error
         disk.files = original
-        log.segments[0].filters = load_or_build(log.segments[0], 0, True)
+        log.segments.shown[0].filters = load_or_build(log.segments.shown[0], 0, True)
 
 
 # -- searches, with key files beside the others
@@ -257,7 +257,7 @@ def check_searches(log: Log) -> None:
 
 def mend_keys(log: Log) -> None:
     """What the broker does with key files that are wrong, see KeyUpkeep."""
-    for segment in log.segments:
+    for segment in log.segments.shown:
         if segment.keys is not None and segment.keys.fault:
             segment.keys = None
     index_keys(log)
@@ -282,7 +282,7 @@ def test_searches_find_everything_whatever_the_device_gives_back(is_open: bool) 
             index_all(log)
             mend_keys(log)
             check_searches(log)
-            assert log.num_lost == 0
+            assert log.segments.num_lost == 0
         except Exception as error:
             raise AssertionError(f"{lie.path}: {lie.what}") from error
         log.close()
@@ -315,10 +315,10 @@ def test_a_page_of_an_index_is_lost(large_log: FaultyDisk, page: int, is_open: b
         if is_open:
             lie.tell(disk.files)
         for offset in range(0, 620, 17):
-            assert log.find(at_offset(offset)).offset == offset, lie.what
-            assert log.find(at_time(START_MS + offset)).offset == offset, lie.what
+            assert log.segments.find(at_offset(offset)).offset == offset, lie.what
+            assert log.segments.find(at_time(START_MS + offset)).offset == offset, lie.what
         assert disk.files[path].content == content, lie.what
-        assert log.num_lost == 0
+        assert log.segments.num_lost == 0
 
 
 def test_a_wrong_index_is_walked_once(large_log: FaultyDisk) -> None:
@@ -326,10 +326,10 @@ def test_a_wrong_index_is_walked_once(large_log: FaultyDisk) -> None:
     disk.files = copy.deepcopy(large_log.files)
     log = Log.open(FOLDER, LogPolicy(max_segment_chunks=600), disk)
     disk.files[f"{FOLDER}/{0:020d}{INDEX_SUFFIX}"].content[4096:8192] = bytes(4096)
-    log.find(at_offset(200))
+    log.segments.find(at_offset(200))
     disk.reads = 0
     for offset in range(100, 400):
-        log.find(at_offset(offset))
+        log.segments.find(at_offset(offset))
     assert disk.reads < 300 * 20
 
 
@@ -395,8 +395,8 @@ class TestFilterFilesOfOtherContent:
         assert one[path + INDEX_SUFFIX].content == other[path + INDEX_SUFFIX].content
         other[path + FILTER_SUFFIX] = one[path + FILTER_SUFFIX]
         with pytest.raises(FormatError, match="older state"):
-            load(log.segments[0])
-        log.segments[0].drop_filters()
+            load(log.segments.shown[0])
+        log.segments.shown[0].drop_filters()
         index_all(log)
         assert len(read_bodies(log, FIRST, ChunkMatcher([b"b"]))) == 5
 
@@ -419,7 +419,7 @@ def test_a_filter_file_that_is_cut_while_it_is_used(tmp_path: Path) -> None:
     for number in range(1_001):
         append(log, [b"%d" % number], [b"v%d" % number])
     index_all(log)
-    segment = log.segments[0]
+    segment = log.segments.shown[0]
     assert isinstance(segment.filters, FilterFile)
     with Path(segment.path(FILTER_SUFFIX)).open("r+b") as file:
         file.truncate(0)
@@ -441,9 +441,9 @@ class TestNothingIsIndexedBeforeItIsCommitted:
         log = Log.open(FOLDER, POLICY, disk, commits_on_flush=True)
         for number in range(num_before, 6):
             append(log, [b"%d" % number], [b"a"])
-        (segment,) = log.segments
+        (segment,) = log.segments.shown
         flush = log.begin_flush()
-        size, is_sealed = log.indexed_size(segment), log.is_sealed(segment)
+        size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
         filters = load_or_build(segment, size, is_sealed)
         assert filters is not None
         adopt: Callable[[], None] = lambda: log.adopt_filters(segment, filters, size)  # noqa: E731

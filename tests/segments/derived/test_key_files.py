@@ -60,7 +60,7 @@ def index_keys(log: Log, *, is_quiet: bool = True) -> int:
 def check(log: Log, keys: list[object], per_chunk: int = 1) -> None:
     """No chunk with a key is left out; and none without one is in, as prints differ here."""
     at = 0
-    for segment in log.segments:
+    for segment in log.segments.shown:
         index = keys_of(segment)
         for ordinal in range(segment.num_chunks):
             for key in keys[at : at + per_chunk]:
@@ -113,17 +113,19 @@ class TestOfSealedSegments:
         log = filled(disk)
         assert index_keys(log) == 3
         check(log, KEYS, 2)
-        assert [chunks_with(s, "a5") for s in log.segments] == [[], [1], []]
-        assert [chunks_with(s, 9) for s in log.segments] == [[], [], [1]]
+        assert [chunks_with(s, "a5") for s in log.segments.shown] == [[], [1], []]
+        assert [chunks_with(s, 9) for s in log.segments.shown] == [[], [], [1]]
         log.close()
         sealed = [f"{FOLDER}/{n:020d}{KEYS_SUFFIX}" for n in (0, 8)]
         assert sorted(path for path in disk.files if ".keys" in path) == sealed
         assert list(verify(disk, FOLDER)) == []
         log = Log.open(FOLDER, POLICY, disk)
         assert log.report.steps == ()
-        assert not any(segment.keys for segment in log.segments), "nothing is read at the start"
+        assert not any(segment.keys for segment in log.segments.shown), (
+            "nothing is read at the start"
+        )
         check(log, KEYS, 2)
-        assert all(segment.keys for segment in log.segments[:-1])
+        assert all(segment.keys for segment in log.segments.shown[:-1])
         assert index_keys(log) == 1, "of the newest"
         log.policy = replace(POLICY, max_length_bytes=1)
         log.flush(with_checkpoint=True)
@@ -145,8 +147,8 @@ class TestOfSealedSegments:
 
         with monkeypatch.context() as patched:
             patched.setattr(disk, "open", refuse)
-            assert chunks_with(log.segments[0], 1) is None, "any chunk may have it"
-        assert chunks_with(log.segments[0], 1) == [1]
+            assert chunks_with(log.segments.shown[0], 1) is None, "any chunk may have it"
+        assert chunks_with(log.segments.shown[0], 1) == [1]
 
     def test_whatever_the_device_gives_back(self) -> None:
         original = FaultyDisk()
@@ -165,7 +167,7 @@ class TestOfSealedSegments:
             log = Log.open(FOLDER, POLICY, disk)
             try:
                 check(log, KEYS, 2)
-                segment = log.segments[0]
+                segment = log.segments.shown[0]
                 if segment.keys is not None and segment.keys.fault:
                     segment.keys = None  # what the broker does when it has said so
                 index_keys(log)
@@ -186,12 +188,12 @@ class TestOfSealedSegments:
         (finding,) = verify(disk, FOLDER)
         assert "checksum" in str(finding)
         log = Log.open(FOLDER, POLICY, disk)
-        assert chunks_with(log.segments[0], "a1") is None
-        assert log.segments[0].keys is not None
-        assert "checksum" in log.segments[0].keys.fault
-        assert keys_of(log.segments[0]) is None
+        assert chunks_with(log.segments.shown[0], "a1") is None
+        assert log.segments.shown[0].keys is not None
+        assert "checksum" in log.segments.shown[0].keys.fault
+        assert keys_of(log.segments.shown[0]) is None
         content[50] ^= 1
-        segment = log.segments[0]
+        segment = log.segments.shown[0]
         segment.keys, segment.key_state = None, KeyState.UNKNOWN
         assert keys_of(segment) is None
         assert "checksum" in segment.key_fault
@@ -203,7 +205,7 @@ class TestOfSealedSegments:
         paths = [f"{FOLDER}/{n:020d}{KEYS_SUFFIX}" for n in (0, 8)]
         disk.files[paths[0]] = disk.files[paths[1]]
         with pytest.raises(FormatError, match="another segment"):
-            load(log.segments[0])
+            load(log.segments.shown[0])
 
     def test_the_same_sizes_and_times(self) -> None:
         """Not a byte differs in the indexes of two segments; their last chunks tell."""
@@ -220,7 +222,7 @@ class TestOfSealedSegments:
         assert one[path + INDEX_SUFFIX].content == other[path + INDEX_SUFFIX].content
         other[path + KEYS_SUFFIX] = one[path + KEYS_SUFFIX]
         with pytest.raises(FormatError, match="older state"):
-            load(log.segments[0])
+            load(log.segments.shown[0])
 
     def test_what_a_power_failure_cut_and_others_replaced(self) -> None:
         disk = FaultyDisk()
@@ -239,16 +241,16 @@ class TestOfSealedSegments:
         for _ in range(4):
             append(log, [message("b")])
         disk.files[path] = before  # a removal that the device forgot
-        log.segments[0].key_state = KeyState.UNKNOWN
-        assert keys_of(log.segments[0]) is None
+        log.segments.shown[0].key_state = KeyState.UNKNOWN
+        assert keys_of(log.segments.shown[0]) is None
         index_keys(log)
-        assert chunks_with(log.segments[0], "b") == [1, 2, 3]
-        assert chunks_with(log.segments[0], "a") == [0]
+        assert chunks_with(log.segments.shown[0], "b") == [1, 2, 3]
+        assert chunks_with(log.segments.shown[0], "a") == [0]
 
     def test_damaged_segments_have_none(self) -> None:
         disk = FaultyDisk()
         log = filled(disk)
-        segment = log.segments[0]
+        segment = log.segments.shown[0]
         disk.files[segment.path(SEGMENT_SUFFIX)].content[80] ^= 1
         task = next_task(log, is_quiet=True)
         while task is not None and task.segment is not segment:
@@ -271,11 +273,11 @@ class TestOfSealedSegments:
         log = filled(disk)
         index_keys(log)
         log.policy = replace(POLICY, key_properties=("k", "other"))
-        assert chunks_with(log.segments[0], "a1") == [1]
-        assert chunks_with(log.segments[0], "a1", "other") is None
+        assert chunks_with(log.segments.shown[0], "a1") == [1]
+        assert chunks_with(log.segments.shown[0], "a1", "other") is None
         assert index_keys(log) == 3
-        assert chunks_with(log.segments[0], "a1", "other") == [1]
-        assert chunks_with(log.segments[-1], "a9", "other") == [1]
+        assert chunks_with(log.segments.shown[0], "a1", "other") == [1]
+        assert chunks_with(log.segments.shown[-1], "a9", "other") == [1]
         log.policy = replace(POLICY, key_properties=())
         assert index_keys(log) == 0
         log.close()
@@ -293,13 +295,13 @@ class TestOfASegmentThatGrows:
             keys.append(f"k{number}")
             append(log, [message(keys[-1])])
             assert index_keys(log) == 1
-            index = log.segments[0].keys
+            index = log.segments.shown[0].keys
             assert index is not None
             assert index.num_chunks == number + 1
             assert len(index.tables) == (number + 1).bit_count()
             if number % 16 == 15:
                 check(log, keys)
-        assert chunks_with(log.segments[0], "k40") == [40]
+        assert chunks_with(log.segments.shown[0], "k40") == [40]
         log.close()
         assert not [path for path in disk.files if ".keys" in path]
 
@@ -314,7 +316,7 @@ class TestOfASegmentThatGrows:
         log.policy = replace(POLICY, max_length_bytes=1)
         assert [path for path in disk.files if path.endswith(GROWING_KEYS_SUFFIX)]
         log.expire(0).run()
-        assert log.first_offset > 0
+        assert log.segments.first_offset > 0
         assert not [path for path in disk.files if ".keys" in path]
 
     def test_little_waits_until_it_is_quiet(self) -> None:
@@ -347,19 +349,19 @@ class TestOfASegmentThatGrows:
         task.segment.keys = None
         index_keys(log)
         check(log, KEYS[:4], 2)
-        assert chunks_with(log.segments[0], "a1") == [1]
+        assert chunks_with(log.segments.shown[0], "a1") == [1]
 
     def test_who_asks_while_it_is_sealed_gets_no_wrong_answer(self) -> None:
         """An index that was taken before is of a file that is gone."""
         disk = FaultyDisk()
         log = filled(disk, 4)
         index_keys(log)
-        before = keys_of(log.segments[0])
+        before = keys_of(log.segments.shown[0])
         assert before is not None
         append(log, [message("a4"), message(4)])
         index_keys(log)
         assert before.chunks_with(key_prints(["k"], [b"=a1"])) is None
-        assert chunks_with(log.segments[0], "a1") == [1]
+        assert chunks_with(log.segments.shown[0], "a1") == [1]
 
 
 class Machine:
@@ -414,7 +416,7 @@ class Machine:
         self.log = Log.open(FOLDER, self.log.policy, self.disk)
 
     def check(self) -> None:
-        for segment in self.log.segments:
+        for segment in self.log.segments.shown:
             index = keys_of(segment)
             with segment.index() as records:
                 for ordinal in range(0 if index is None else index.num_chunks):

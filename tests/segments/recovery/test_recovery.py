@@ -179,7 +179,7 @@ def test_index_without_segment_means_finish_the_deletion(tmp_path: Path) -> None
     segment_of(tmp_path, 0).unlink()
     found, log = reopened(tmp_path)
     assert found == written[3:]
-    assert log.first_offset == 3
+    assert log.segments.first_offset == 3
     assert not index_of(tmp_path, 0).exists()
     log.close()
 
@@ -211,7 +211,7 @@ def test_a_sole_segment_without_a_whole_chunk_does_not_use_offsets_again(tmp_pat
     path = segment_of(tmp_path, 3)
     path.write_bytes(path.read_bytes()[:60])
     log = Log.open(str(tmp_path), ROLLING)
-    assert (log.first_offset, log.committed_offset) == (3, 3)
+    assert (log.segments.first_offset, log.committed_offset) == (3, 3)
     assert append(log, [b"x"]) == 3
     log.close()
 
@@ -367,7 +367,7 @@ def test_an_offset_that_the_checkpoint_knew_is_not_used_again(tmp_path: Path) ->
     for path in tmp_path.glob("0*"):
         path.unlink()
     log = Log.open(str(tmp_path), ROLLING)
-    assert (log.first_offset, log.next_offset) == (9, 9)
+    assert (log.segments.first_offset, log.next_offset) == (9, 9)
     assert "9 messages from offset 0 on are lost" in log.report.losses[0]
     log.close()
 
@@ -622,7 +622,7 @@ class TestTrackingJournal:
         append(log, [b"y"])
         log.flush(with_checkpoint=True)
         log.expire(0).run()
-        assert log.first_offset == 1
+        assert log.segments.first_offset == 1
         append(log, [b"z"], sequences={b"p": 2})
         log._journal.must_be_rewritten()  # as it is when it has grown
         flush = log.begin_flush(only_sealed=True)
@@ -745,13 +745,13 @@ def test_what_truncation_had_begun_is_finished() -> None:
         disk.life = None
         log = Log.open("s", LogPolicy(), disk)
         assert log.report.losses == ()
-        assert log.first_offset == 6 if is_done else log.first_offset in (0, 6)
-        assert read_bodies(log) == bodies(10)[log.first_offset :]
+        assert log.segments.first_offset == 6 if is_done else log.segments.first_offset in (0, 6)
+        assert read_bodies(log) == bodies(10)[log.segments.first_offset :]
         assert log.tracking.sequence(b"p") == 10
-        found.add((is_done, log.first_offset))
+        found.add((is_done, log.segments.first_offset))
         log.close()
         again = Log.open("s", LogPolicy(), disk)
-        assert (again.report.losses, again.first_offset) == ((), log.first_offset)
+        assert (again.report.losses, again.segments.first_offset) == ((), log.segments.first_offset)
         again.close()
         assert Log.open("s", LogPolicy(), disk).report.steps == ()
         if is_done:

@@ -148,7 +148,7 @@ def write(
             builder.add(b"".join(map(entry, bodies)), len(bodies), len(bodies), values)
         before = log.next_offset
         log.append([builder], now)
-        time = log.last_timestamp_ms
+        time = log.segments.last_timestamp_ms
         assert time is not None
         for n, raw in enumerate(bodies):
             shift = _LOST if n and packed == MIXED else 0
@@ -162,8 +162,8 @@ def _packed(bodies: Sequence[bytes], compression: int) -> bytes:
 
 
 def index_all(log: Log) -> None:
-    for segment in log.segments:
-        size, is_sealed = log.indexed_size(segment), log.is_sealed(segment)
+    for segment in log.segments.shown:
+        size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
         filters = load_or_build(segment, size, is_sealed)
         if filters is not None:
             log.adopt_filters(segment, filters, size)
@@ -278,7 +278,7 @@ def handed_page(
         answer, files = encode(handing.answer(asked))
         return told(answer, lambda number, _: list(files.values())[number])
 
-    ends = log.first_offset, log.committed_offset, log.gaps
+    ends = log.segments.first_offset, log.committed_offset, log.segments.gaps
     job = Job(asked, IDENTITY, START_MS, after, limits, *ends, over_after)
     job = told(encode(job)[0], OsFile.of)
     steps, answer = conduct(job, ask, partial(next, count())), None
@@ -294,7 +294,7 @@ def handed_page(
         answer = None
         if question is not None:
             base = question.files.base
-            keys_of(next(one for one in log.segments if one.base_offset == base))
+            keys_of(next(one for one in log.segments.shown if one.base_offset == base))
             answer = Fetched(True, (), handing.files(question.files))
 
 

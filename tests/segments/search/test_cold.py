@@ -164,7 +164,7 @@ def test_what_is_left_of_a_truncated_segment_is_found(newest: bool, number: int)
     """Its objects go while it is searched; what is left of it stands in another segment."""
     chunks = [ChunkPlan(0, 1, [order(f"{n}", b"z" * 1_000)] * 3) for n in range(12)]
     log, _ = write(chunks, per_segment=12)
-    store, first = FakeStore(), log.first_offset
+    store, first = FakeStore(), log.segments.first_offset
     cut = first + 12
     with TemporaryDirectory() as folder:
         log._cache = TierCache(folder, 0)

@@ -121,10 +121,10 @@ def test_an_index_goes_with_its_segment() -> None:
     log.flush(with_checkpoint=True)
     for part in log.expire(START_MS).parts():
         part()
-    kept = {segment.base_offset for segment in log.segments}
+    kept = {segment.base_offset for segment in log.segments.shown}
     names = [parse_name(path.removeprefix("s/")) for path in disk.files]
     assert {name[0] for name in names if name is not None} == kept
-    assert log.first_offset == 36
+    assert log.segments.first_offset == 36
     assert find(log, ask("k38")) == [38]
 
 

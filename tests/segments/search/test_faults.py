@@ -93,7 +93,7 @@ def each_index_fault() -> list[tuple[str, Callable[[bytearray], None]]]:
 def test_a_wrong_index_file_hides_nothing(_name: str, fault: Callable[[bytearray], None]) -> None:
     for base in (0, 12):  # a sealed segment, and the newest
         disk, log = orders(22)
-        for segment in log.segments:
+        for segment in log.segments.shown:
             segment.drop_filters()
             if segment.base_offset == base:
                 fault(disk.files[segment.path(INDEX_SUFFIX)].content)
@@ -104,7 +104,7 @@ def test_a_wrong_index_file_hides_nothing(_name: str, fault: Callable[[bytearray
             assert sorted(found) == list(range(3, 12))
             assert offsets(log, replace(asked, keys=("7",), properties=("order_id",))) == [7]
             assert offsets(log, replace(asked, offset=13, limit=1)) == [13]
-        assert not any(segment.damage for segment in log.segments)
+        assert not any(segment.damage for segment in log.segments.shown)
 
 
 @pytest.mark.parametrize("byte", [0, 4, 7, 22, 27])
@@ -115,7 +115,7 @@ def test_a_wrong_index_file_beside_a_key_index_hides_nothing(record: int, byte: 
     for number in (0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 7, 0, 7):
         append(log, [order(number)], now_ms=START_MS)
     index_keys(log)
-    for segment in log.segments:
+    for segment in log.segments.shown:
         segment.drop_filters()
         content = disk.files[segment.path(INDEX_SUFFIX)].content
         at = FILE_HEADER_SIZE + record * INDEX_RECORD_SIZE + byte
@@ -131,9 +131,9 @@ def test_a_wrong_index_file_beside_a_key_index_hides_nothing(record: int, byte: 
 @pytest.mark.parametrize("base", [0, 12])
 def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
     disk, log = orders(22)
-    for segment in log.segments:
+    for segment in log.segments.shown:
         segment.drop_filters()
-    del disk.files[next(s for s in log.segments if s.base_offset == base).path(INDEX_SUFFIX)]
+    del disk.files[next(s for s in log.segments.shown if s.base_offset == base).path(INDEX_SUFFIX)]
     assert offsets(log, ORDERS[0]) == list(range(22))
     assert offsets(log, ORDERS[1]) == list(range(22))[::-1]
 
@@ -145,7 +145,7 @@ def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
 def test_damage_beside_damage_is_counted_once(asked: SearchRequest) -> None:
     """Where a chunk is not where it should be, what was read before it is not read again."""
     disk, log = orders(22)
-    segment = log.segments[0]
+    segment = log.segments.shown[0]
     assert segment.filters is not None
     content = disk.files[segment.path()].content
     first, second = segment.filters.positions[1:3]
@@ -165,7 +165,7 @@ def test_only_what_is_damaged_is_left_out(
     asked: SearchRequest, place: str, with_filters: bool
 ) -> None:
     disk, log = orders(22)
-    segment = log.segments[0]
+    segment = log.segments.shown[0]
     inode = disk.files[segment.path()]
     assert segment.filters is not None
     start = segment.filters.positions[1]
@@ -175,7 +175,7 @@ def test_only_what_is_damaged_is_left_out(
     else:
         inode.content[start + at[place]] ^= 0x11
     if not with_filters:
-        for one in log.segments:
+        for one in log.segments.shown:
             one.drop_filters()
     search = Search(log, asked, IDENTITY, START_MS)
     found = [m.offset for m in run(search).messages]
@@ -183,7 +183,7 @@ def test_only_what_is_damaged_is_left_out(
     assert search.looked_at.chunks_damaged == 1
     assert search.looked_at.messages_lost == 3
     assert search.page.cut is None
-    for one in log.segments:
+    for one in log.segments.shown:
         one.drop_filters()
     assert offsets(log, asked) == found  # known from now on
     times = {"from_ms": START_MS + 1, "to_ms": START_MS + 9000}
@@ -196,7 +196,7 @@ def test_damage_shifts_no_chunk_that_the_key_index_counts(with_filters: bool, ne
     disk, log = orders(22)
     log.policy = LogPolicy(key_properties=("order_id",))
     index_keys(log)
-    segment = log.segments[0]
+    segment = log.segments.shown[0]
     assert segment.filters is not None
     disk.files[segment.path()].content[segment.filters.positions[1]] ^= 0x11
     if not with_filters:
@@ -216,7 +216,7 @@ def test_what_retention_removes_meanwhile_is_all_that_may_be_missing(
 ) -> None:
     for remove_at in range(12):
         _, log = orders(30)
-        for segment in log.segments:
+        for segment in log.segments.shown:
             if not keyed:
                 segment.drop_filters()
         number = 0
@@ -229,12 +229,12 @@ def test_what_retention_removes_meanwhile_is_all_that_may_be_missing(
                 log.flush(with_checkpoint=True)
                 for part in log.expire(START_MS).parts():
                     part()
-                assert log.first_offset > 0
+                assert log.segments.first_offset > 0
 
         found = each_step(Search(log, asked, IDENTITY, START_MS), expire)
         assert found == sorted(found, reverse=asked.newest)
-        assert set(range(log.first_offset, 30)) <= set(found)
-        assert all(not segment._users for segment in log.segments[:-1])
+        assert set(range(log.segments.first_offset, 30)) <= set(found)
+        assert all(not segment._users for segment in log.segments.shown[:-1])
 
 
 @pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
@@ -243,10 +243,10 @@ def test_what_is_published_meanwhile_is_not_found(asked: SearchRequest) -> None:
         _, log = orders(10, per_chunk=1)
 
         def publish(log: Log = log, filters: bool = filters) -> None:
-            if len(log.segments) < 40:
+            if len(log.segments.shown) < 40:
                 append(log, [order(4711)], now_ms=START_MS + 10**9)
             if not filters:
-                for segment in log.segments[:-1]:
+                for segment in log.segments.shown[:-1]:
                     segment.drop_filters()
 
         found = each_step(Search(log, asked, IDENTITY, START_MS), publish)
@@ -258,9 +258,9 @@ def test_a_search_that_is_left_keeps_no_file() -> None:
     _, log = orders(30)
     steps = Search(log, EVERYTHING, IDENTITY, START_MS).steps()
     next(steps)
-    assert log.segments[0]._users
+    assert log.segments.shown[0]._users
     steps.close()
-    assert not log.segments[0]._users
+    assert not log.segments.shown[0]._users
 
 
 # -- tokens
@@ -353,8 +353,8 @@ def test_a_token_survives_that_its_place_is_removed() -> None:
     log.policy = LogPolicy(max_length_bytes=1, max_segment_chunks=4)
     log.flush(with_checkpoint=True)
     log.expire(START_MS)
-    assert offsets(log, EVERYTHING, after) == list(range(log.first_offset, 30))
-    assert offsets(log, ORDERS[1], "") == list(range(log.first_offset, 30))[::-1]
+    assert offsets(log, EVERYTHING, after) == list(range(log.segments.first_offset, 30))
+    assert offsets(log, ORDERS[1], "") == list(range(log.segments.first_offset, 30))[::-1]
 
 
 def test_a_token_is_of_one_dialect() -> None:
@@ -419,7 +419,7 @@ def test_chunks_that_only_seem_to_be_of_a_filter_property_are_searched(size: int
     for n in range(30):
         values = [b"%d-%d" % (n, value) for value in range(40)]
         append(log, [late, *[bytes(size)] + [b""] * 38], values)
-    (segment,) = log.segments
+    (segment,) = log.segments.shown
     segment.filters, segment.is_indexable = None, False
     asked = SearchRequest(
         selector=parse_sql("kind = 'late'"), filter_properties=("region", "kind"), limit=100
@@ -435,8 +435,8 @@ def test_a_wrong_index_file_is_made_anew(changed: dict[str, int]) -> None:
     log = Log.open("s", LogPolicy(), disk)
     for number in range(200):
         append(log, [order(number)], now_ms=START_MS + number)
-    log.segments[0].drop_filters()
-    index_file = disk.files[log.segments[0].path(INDEX_SUFFIX)].content
+    log.segments.shown[0].drop_filters()
+    index_file = disk.files[log.segments.shown[0].path(INDEX_SUFFIX)].content
     for asked in ORDERS:
         whole = replace(asked, **changed)
         expected = offsets(log, whole)

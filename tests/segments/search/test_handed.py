@@ -54,7 +54,7 @@ def numbered(number: int) -> bytes:
 
 
 def job(log: Log, asked: SearchRequest, after: str = "") -> Job:
-    ends = log.first_offset, log.committed_offset, log.gaps
+    ends = log.segments.first_offset, log.committed_offset, log.segments.gaps
     return Job(asked, IDENTITY, START_MS, after, Limits(), *ends, 1e9)
 
 
@@ -111,12 +111,12 @@ def test_what_happens_between_two_questions(
                 append(log, [numbered(log.next_offset)] * 2, now_ms=START_MS + 100)
             case "expire":
                 log.policy = log.policy.__class__(
-                    max_length_bytes=log.size - 1, max_segment_chunks=3
+                    max_length_bytes=log.segments.size - 1, max_segment_chunks=3
                 )
                 log.flush(with_checkpoint=True)
                 log.expire(START_MS).run()
             case "cut":
-                truncate(log, min(log.first_offset + 2, log.next_offset))
+                truncate(log, min(log.segments.first_offset + 2, log.next_offset))
             case "seal":
                 log.seal()
             case "index":
@@ -127,7 +127,7 @@ def test_what_happens_between_two_questions(
     offsets = [message.offset for message in messages]
     assert offsets == sorted(set(offsets), reverse=newest)
     wanted = [n for n in range(number) if asked is ALL or n % 3 == 0]
-    assert {n for n in wanted if n >= log.first_offset} <= set(offsets) <= set(wanted)
+    assert {n for n in wanted if n >= log.segments.first_offset} <= set(offsets) <= set(wanted)
     assert all(numbered(m.offset) == m.raw for m in messages)
 
 
@@ -137,7 +137,7 @@ def test_a_stream_that_is_made_again_is_another_one() -> None:
     log = filled(20, disk)
     handing = Handing(log)
     search = HandedLog(job(log, ALL), handing.answer)
-    segment = search.segment_holding(7)
+    segment = search.segments.holding(7)
     log.close()
     for name in disk.list("s"):
         disk.remove(f"s/{name}")
@@ -145,7 +145,7 @@ def test_a_stream_that_is_made_again_is_another_one() -> None:
     assert not search.keeps(segment)
     assert not handing.files(FilesOf(segment.base_offset, NEEDS)).files
     with pytest.raises(StreamIsGone):
-        search.segment_holding(7)
+        search.segments.holding(7)
     search.close()
     other.close()
 
@@ -178,16 +178,16 @@ def test_files_that_are_handed_out_can_only_be_read(tmp_path: Path) -> None:
 def test_what_a_search_learns_is_noted() -> None:
     disk = FaultyDisk()
     log = filled(20, disk)
-    content = disk.files[log.segments[1].path()].content
+    content = disk.files[log.segments.shown[1].path()].content
     content[20:60] = bytes(40)  # the header of its first chunk
     expected = [n for n in range(20) if n not in (6, 7)]
     assert [m.offset for m in found(outcome_of(log, ALL))] == expected
-    assert list(log.segments[1].damage) == [8]
-    for segment in log.segments:
+    assert list(log.segments.shown[1].damage) == [8]
+    for segment in log.segments.shown:
         segment.drop_filters()
     asked = replace(ALL, filter_values=(b"x",), filter_properties=("order_id",))
     outcome_of(log, asked)
-    assert log.segments[0] in log.take_index_requests()
+    assert log.segments.shown[0] in log.take_index_requests()
 
 
 @pytest.mark.parametrize("newest", [False, True])
@@ -229,6 +229,6 @@ def test_keys_are_looked_up_in_several_segments_for_one_question(
     for _ in conduct(job(log, asked), ask, lambda: 0.0):
         pass
     assert os.listdir("/proc/self/fd") == before
-    assert len(log.segments) > 10
-    assert len(questions) <= len(log.segments) / 4 + 1
+    assert len(log.segments.shown) > 10
+    assert len(questions) <= len(log.segments.shown) / 4 + 1
     log.close()

@@ -43,7 +43,7 @@ def _file(path: Path) -> StoredFile:
 def _store(log: Log, number: int, contents: dict[str, bytes]) -> Manifest:
     """What a store would have of the oldest segments; their bytes go into `contents`."""
     stored = []
-    for segment in log.segments[:number]:
+    for segment in log.segments.shown[:number]:
         uid = f"{segment.base_offset:016x}"
         files = {s: _file(Path(segment.path(s))) for s in (".segment", ".index")}
         contents[uid] = Path(segment.path()).read_bytes()
@@ -59,7 +59,7 @@ def _store(log: Log, number: int, contents: dict[str, bytes]) -> Manifest:
 
 
 def _read_all(log: Log, contents: dict[str, bytes]) -> list[bytes]:
-    reader = Reader(log, log.find(at_offset(0)))
+    reader = Reader(log, log.segments.find(at_offset(0)))
     found: list[bytes] = []
     while not reader.at_end:
         try:
@@ -90,17 +90,17 @@ def test_it_is_the_same_log(tmp_path: Path, number: int) -> None:
     specs += [OffsetSpec(Start.TIMESTAMP, ms) for ms in range(0, 60_000, 700)]
     specs += [OffsetSpec(Start.FIRST), OffsetSpec(Start.LAST), OffsetSpec(Start.NEXT)]
     for spec in specs:
-        places.append(log.find(spec)[1:])
-    assert len(log.segments) > number
+        places.append(log.segments.find(spec)[1:])
+    assert len(log.segments.shown) > number
     write_copy(OsDisk(), log.folder, _store(log, number, contents))
-    cold = [Path(segment.path()) for segment in log.segments[:number]]
+    cold = [Path(segment.path()) for segment in log.segments.shown[:number]]
     log.close()
     for path in cold:
         path.unlink()
     log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
-    assert [segment.cold is not None for segment in log.segments].count(True) == number
+    assert [segment.cold is not None for segment in log.segments.shown].count(True) == number
     assert not log.report.losses
-    assert [log.find(spec)[1:] for spec in specs] == places
+    assert [log.segments.find(spec)[1:] for spec in specs] == places
     assert _read_all(log, contents) == wanted
     _append(log, 60)
     assert log.next_offset == 61
@@ -110,23 +110,23 @@ def test_it_is_the_same_log(tmp_path: Path, number: int) -> None:
 def test_it_becomes_cold_while_it_is_read(tmp_path: Path) -> None:
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
     wanted = _read_all(log, {})
-    reader = Reader(log, log.find(at_offset(0)))
+    reader = Reader(log, log.segments.find(at_offset(0)))
     log.flush()
-    first = log.segments[0]
+    first = log.segments.shown[0]
     manifest = _store(log, 4, contents)
     write_copy(OsDisk(), log.folder, manifest)
     log.adopt_manifest(manifest)
-    before = log.local_size
+    before = log.segments.local_size
     log.make_cold(first)
     first.remove_file()
-    assert log.local_size == before - first.size
+    assert log.segments.local_size == before - first.size
     found = []
     while reader.next_offset < first.next_offset:  # it has the file
         found += [chunk.data for chunk in reader.read(16, 1 << 20, 100)]
     assert [bytes(data or b"") for data in found] == wanted[: len(found)]
     reader.close()
     with pytest.raises(ColdError):
-        Reader(log, log.find(at_offset(0))).read(1, 1, 1)
+        Reader(log, log.segments.find(at_offset(0))).read(1, 1, 1)
     log.close()
 
 
@@ -156,19 +156,19 @@ def test_nothing_but_the_copy_is_left(tmp_path: Path) -> None:
     """As on a new machine: it goes on behind what is stored, in a new segment."""
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
     wanted = _read_all(log, {})
-    manifest = _store(log, len(log.segments) - 1, contents)
+    manifest = _store(log, len(log.segments.shown) - 1, contents)
     log.close()
     new = tmp_path / "new"
     new.mkdir()
     write_copy(OsDisk(), str(new), manifest)
     log = Log.open(str(new), _POLICY, cache=_cache(tmp_path))
-    assert (log.first_offset, log.next_offset) == (0, manifest.next_offset)
+    assert (log.segments.first_offset, log.next_offset) == (0, manifest.next_offset)
     assert log.epoch == 2
     found = _read_all(log, contents)
     assert found == wanted[: len(found)]
     assert len(found) == manifest.next_offset
     with pytest.raises(ColdError, match="index file of the cold segment"):
-        log.find(at_offset(3))
+        log.segments.find(at_offset(3))
     _append(log, manifest.next_offset)
     log.close()
     log = Log.open(str(new), _POLICY, cache=_cache(tmp_path))
@@ -181,7 +181,7 @@ def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path) -> None:
     manifest = _store(log, 2, contents)
     write_copy(OsDisk(), log.folder, manifest)
     log.flush()
-    first = log.segments[0]
+    first = log.segments.shown[0]
     log.close()
     Path(first.path()).unlink()
     index = Path(first.path(".index"))
@@ -190,7 +190,7 @@ def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path) -> None:
     index.write_bytes(raw)
     log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
     with pytest.raises(ColdError) as caught:
-        log.find(at_offset(3))
+        log.segments.find(at_offset(3))
     assert caught.value.suffix == ".index"
     assert not index.exists()
     log.close()
@@ -199,7 +199,7 @@ def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path) -> None:
 def test_retention_takes_cold_segments_too(tmp_path: Path) -> None:
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
     write_copy(OsDisk(), log.folder, _store(log, 5, contents))
-    cold = [Path(segment.path()) for segment in log.segments[:5]]
+    cold = [Path(segment.path()) for segment in log.segments.shown[:5]]
     log.close()
     for path in cold:
         path.unlink()
@@ -210,13 +210,13 @@ def test_retention_takes_cold_segments_too(tmp_path: Path) -> None:
     _read_all(log, contents)
     log.flush(with_checkpoint=True)
     log.expire(1 << 40).run()
-    assert all(segment.cold is None for segment in log.segments)
+    assert all(segment.cold is None for segment in log.segments.shown)
     assert not Path(cold[0].with_suffix(".index")).exists()
     assert cache.num_bytes == 0
-    first = log.first_offset
+    first = log.segments.first_offset
     log.close()
     log = Log.open(str(tmp_path / "s"), _POLICY, cache=cache)  # the copy still names them
-    assert log.first_offset == first
+    assert log.segments.first_offset == first
     log.close()
 
 
@@ -239,13 +239,13 @@ def test_a_segment_of_another_server_is_not_taken_for_this_one(tmp_path: Path) -
     log, other = _write(tmp_path / "s"), Log.open(str(tmp_path / "t"), _POLICY)
     for at in range(60):
         append(other, [b"%d " % at * 50], [b"value %d" % (at % 7)], now_ms=1_000 * at + 5)
-    assert [s.size for s in log.segments[:2]] == [s.size for s in other.segments[:2]]
+    assert [s.size for s in log.segments.shown[:2]] == [s.size for s in other.segments.shown[:2]]
     manifest = _store(other, 2, {})
     log.adopt_manifest(manifest)
-    assert not any(segment.stored for segment in log.segments)
+    assert not any(segment.stored for segment in log.segments.shown)
     assert "is another one in the tier" in conflict(log, manifest)
     other.adopt_manifest(manifest)
-    assert all(segment.stored for segment in other.segments[:2])
+    assert all(segment.stored for segment in other.segments.shown[:2])
     assert not conflict(other, manifest)
 
 
@@ -254,10 +254,10 @@ def test_a_segment_that_was_stored_without_its_filter_index(tmp_path: Path) -> N
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
     log.adopt_manifest(_store(log, 3, contents))
     log.flush(with_checkpoint=True)
-    first = log.segments[0]
+    first = log.segments.shown[0]
     log.make_cold(first)
     first.drop_filters()
-    reader = Reader(log, log.find(at_offset(0)), ChunkMatcher([b"value 1"]))
+    reader = Reader(log, log.segments.find(at_offset(0)), ChunkMatcher([b"value 1"]))
     with pytest.raises(ColdError) as caught:
         reader.read(16, 1 << 20, 100)
     assert caught.value.suffix in ("", *caught.value.cached.stored.files)

@@ -61,7 +61,7 @@ class World:
         self.local = Log.open(str(folder / "s"), _POLICY)
         self.local.flush()
         self.local.seal()
-        for segment in self.local.segments[:-1]:
+        for segment in self.local.segments.shown[:-1]:
             self.local.request_index(segment)
         load_filters(self.local)
         self.cache = TierCache(str(folder / "cache"), cache_bytes)
@@ -74,7 +74,7 @@ class World:
         """Turn a bit of a segment, of both logs."""
         assert segment.stored is not None
         self.store.flip(segment.stored.key(KEY, ".segment"), position)
-        path = Path(self.local.segment_holding(segment.base_offset).path())
+        path = Path(self.local.segments.holding(segment.base_offset).path())
         content = bytearray(path.read_bytes())
         content[position] ^= 1
         path.write_bytes(content)
@@ -105,7 +105,7 @@ class World:
     def _find(self, bringer: Bringer, log: Log, spec: OffsetSpec) -> Position:
         while True:
             try:
-                return log.find(spec)
+                return log.segments.find(spec)
             except ColdError as error:
                 bringer.bring(error)
 
@@ -174,7 +174,7 @@ def test_an_object_that_is_gone_is_stepped_over(tmp_path: Path) -> None:
     where = plan.aligned(segment, Range(0, half))
     assert segment.cold is not None
     fetch_range(world.store, segment.cold, where).pin.release()
-    reader = Reader(world.log, world.log.find(at_offset(segment.base_offset)))
+    reader = Reader(world.log, world.log.segments.find(at_offset(segment.base_offset)))
     first = reader.read(3, 1 << 20, 50)
     assert first
     segment.cold.is_gone = True
@@ -191,4 +191,4 @@ def test_an_object_that_is_gone_is_stepped_over(tmp_path: Path) -> None:
 
 
 def _damage(log: Log) -> list[dict[int, object]]:
-    return [dict(segment.damage) for segment in log.segments if segment.num_chunks]
+    return [dict(segment.damage) for segment in log.segments.shown if segment.num_chunks]

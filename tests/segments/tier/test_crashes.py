@@ -24,9 +24,9 @@ KEY = StreamKey("/", "s", "018bcfe56800" + "0" * 8)
 def listed_anew(log: Log, kept: Manifest, new: StoredSegment | None) -> tuple[StoredSegment, ...]:
     """What the manifest should list, from all that there is."""
     named = [*kept.segments, *([new] if new is not None else [])]
-    bases = {segment.base_offset for segment in log.segments}
+    bases = {segment.base_offset for segment in log.segments.shown}
     found = {one.base_offset: one for one in named if one.base_offset in bases}
-    first = log.first_offset
+    first = log.segments.first_offset
     if min(found, default=first + 1) > first:
         found |= {s.base_offset: s for s in named if s.base_offset < first < s.next_offset}
     return tuple(found[base] for base in sorted(found))
@@ -34,15 +34,15 @@ def listed_anew(log: Log, kept: Manifest, new: StoredSegment | None) -> tuple[St
 
 def check_known(log: Log) -> None:
     """Sums, and what the log knows of the store, do not depend on how it has come to be so."""
-    assert log.size == sum(segment.size for segment in log.segments)
-    assert log.num_chunks == sum(segment.num_chunks for segment in log.segments)
-    assert log.local == [segment for segment in log.segments if segment.cold is None]
+    assert log.segments.size == sum(segment.size for segment in log.segments.shown)
+    assert log.segments.num_chunks == sum(segment.num_chunks for segment in log.segments.shown)
+    assert log.segments.local == [segment for segment in log.segments.shown if segment.cold is None]
     rows = {} if log.manifest is None else {s.base_offset: s for s in log.manifest.segments}
-    *sealed, newest = log.segments
+    *sealed, newest = log.segments.shown
     assert newest.stored is None
     for segment in sealed:
         assert segment.stored == rows.get(segment.base_offset) or segment.cold is not None
-    assert log.unstored == [s for s in sealed if s.stored is None and s.num_chunks]
+    assert log.segments.unstored == [s for s in sealed if s.stored is None and s.num_chunks]
 
 
 class TieredLog(CrashingLog):
@@ -56,7 +56,7 @@ class TieredLog(CrashingLog):
     def opened(self) -> Log:
         cache = TierCache("cache", 1 << 30, FaultyDisk())
         log = Log.open("s", self.policy, self.disk, cache=cache)
-        for segment in log.segments:
+        for segment in log.segments.shown:
             self.bring(segment)
         self.cut_offsets(log)
         return log
@@ -115,7 +115,7 @@ class TieredLog(CrashingLog):
         self.log.write_tracking()
         self.log.flush(with_checkpoint=True)
         self.durable = len(self.written)
-        going = [s for s in self.log.segments if s.stored is not None and s.cold is None]
+        going = [s for s in self.log.segments.shown if s.stored is not None and s.cold is None]
         self.disk.life = life
         with suppress(Killed):
             for segment in going[:number]:

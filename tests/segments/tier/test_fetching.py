@@ -28,7 +28,7 @@ class World:
         log = Log.open(str(folder / "s"), LogPolicy(max_segment_chunks=10), cache=cache)
         for number in range(10):
             append(log, [bytes([number]) * 500], [b"v"], now_ms=number)
-        self.content = Path(log.segments[0].path()).read_bytes()
+        self.content = Path(log.segments.shown[0].path()).read_bytes()
         self.store = FakeStore()
         self.segment: Segment = make_cold(log, self.store)[0]
         self.store.calls.clear()

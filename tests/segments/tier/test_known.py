@@ -29,7 +29,7 @@ def test_whatever_comes_and_goes(steps: list[str], data: st.DataObject) -> None:
             append(log, [b"message"] * data.draw(st.integers(1, 3)))
             log.seal()
             log.flush(with_checkpoint=True)
-        elif step == "store" and (waiting := log.unstored):  # the oldest, or another one
+        elif step == "store" and (waiting := log.segments.unstored):  # the oldest, or another one
             chosen = data.draw(st.sampled_from(waiting))
             files = {".segment": StoredFile(chosen.size, 1), ".index": StoredFile(37, 2)}
             new = stored_segment(chosen, 1, f"{number:016x}", files)
@@ -38,15 +38,17 @@ def test_whatever_comes_and_goes(steps: list[str], data: st.DataObject) -> None:
             manifest = replace(manifest, revision=number, segments=segments)
             log.adopt_manifest(manifest)
         elif step == "evict":
-            stored = [one for one in log.local if one.stored is not None]
+            stored = [one for one in log.segments.local if one.stored is not None]
             for segment in stored[: data.draw(st.integers(1, 2))]:
                 log.make_cold(segment)
         elif step == "drop":
-            going = data.draw(st.sampled_from(log.segments)).base_offset
+            going = data.draw(st.sampled_from(log.segments.shown)).base_offset
             log.truncate(going).run()
             kept = kept_segments(log, manifest.segments)
             assert kept == listed_anew(log, manifest, None)
-        elif step == "forget" and len(log.local) == len(log.segments):  # another store
+        elif step == "forget" and len(log.segments.local) == len(
+            log.segments.shown
+        ):  # another store
             manifest = replace(manifest, revision=number, segments=())
             log.adopt_manifest(manifest)
         check_known(log)

@@ -26,7 +26,7 @@ def a_segment(folder: Path, sizes: list[int]) -> tuple[Log, Segment]:
         append(log, [b"x" * size], [b"v%d" % (number % 5)], sequences=sequences)
     log.seal()
     log.flush(with_checkpoint=True)
-    return log, log.segments[0]
+    return log, log.segments.shown[0]
 
 
 @settings(max_examples=30, deadline=None)
