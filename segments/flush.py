@@ -7,11 +7,12 @@ journal, the names in the folder, and at last the checkpoint that says so.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from segments.checkpoint import write_checkpoint
 from segments.codec import FILE_HEADER_SIZE, Checkpoint
-from segments.disk import Disk, File
-from segments.errors import StorageError
+from segments.disk import File
+from segments.errors import CheckpointDueError, StorageError
 from segments.gaps import OFFSET_GAP
 from segments.journal import Journal, Rewrite
 from segments.recovery.steps import Plan
@@ -44,8 +45,6 @@ class Flush:
             not be rewritten. Only the duration of the next start depends on it.
     """
 
-    disk: Disk
-    folder: str
     found: Sequence[str]
     files: Sequence[File]
     rewrite: Rewrite | None
@@ -75,7 +74,7 @@ class Flush:
         is_new = checkpoint is not None and checkpoint.next_offset == checkpoint.first_offset
         has_new_names = self.has_new_names and not is_new
         if self._rewrite_journal() or self.has_new_journal or has_new_names:
-            self.disk.sync_folder(self.folder)
+            self.newest.segment.disk.sync_folder(self.newest.segment.folder)
         if checkpoint is None:
             return
         try:
@@ -83,7 +82,7 @@ class Flush:
         except StorageError as error:
             self.fault = str(error)
             if self.has_new_names and is_new:
-                self.disk.sync_folder(self.folder)
+                self.newest.segment.disk.sync_folder(self.newest.segment.folder)
 
     def _rewrite_journal(self) -> bool:
         rewrite = self.rewrite
@@ -97,18 +96,18 @@ class Flush:
     def _write(self, checkpoint: Checkpoint) -> None:
         for path in self.indexes:
             self._sync(path, writable=True)
-        write_checkpoint(self.disk, self.folder, checkpoint)
+        write_checkpoint(self.newest.segment.disk, self.newest.segment.folder, checkpoint)
 
     def _sync(self, path: str, *, writable: bool) -> None:
-        file = self.disk.open(path, writable=writable)
+        file = self.newest.segment.disk.open(path, writable=writable)
         try:
             file.sync()
         finally:
             file.close()
 
 
-# What FlushState knows, and how it moves
-# ======================================
+# What Flushing knows, and how it moves
+# =====================================
 #
 # A segment with bytes that may not be on the device is in one of three places:
 #
@@ -116,16 +115,16 @@ class Flush:
 #     sealed   full; all of it is synced by the next flush
 #     running  handed to the flush that is going on, of which there is at most one
 #
-#     newest --rolled--> sealed --begin--> running --end or abandon--> nowhere
-#                               <--take back--
+#     newest --rolled--> sealed --begin--> running --end--> nowhere
+#                               <--end, to be tried again--
 #     newest --begin, if it has grown--> running, and stays the newest
 #
 # Segments that were found on opening, and of which no checkpoint says that they are on the
 # device, are in `_found` until the first flush. Nothing was written to them through a descriptor
 # of ours, so none has to be kept for an error that it would report.
 #
-# A segment in `sealed` or `running` has been acquired, so that its file stays open; `end` and
-# `abandon` release what is running, `release` what is sealed. A segment that is rolled
+# A segment in `sealed` or `running` has been acquired, so that its file stays open; `end` releases
+# what is running, `release` what is sealed. A segment that is rolled
 # while it is running is in both places and acquired twice: its last bytes came after `begin`.
 #
 # It must stay open: Linux tells of a failed write-back to those who had the file open then. Who
@@ -157,10 +156,13 @@ class Flush:
 # After a flush that failed none of this is true any more: the log refuses all that follows.
 
 
-class FlushState:
+class Flushing:
     """What of a log may not be on the device yet; see above.
 
     Args:
+        writer: of the newest segment.
+        journal: of the log.
+        plan: what recovery has found.
         epoch: of what is appended from now on.
 
     Attributes:
@@ -169,10 +171,12 @@ class FlushState:
         sure_offset: that of the checkpoint on the device; offsets before it are never used again.
     """
 
-    def __init__(self, writer: SegmentWriter, plan: Plan, *, epoch: int) -> None:
+    def __init__(self, writer: SegmentWriter, journal: Journal, plan: Plan, *, epoch: int) -> None:
         self.held: list[Appended] = []
         self.sealed: dict[Segment, File] = {}
         self._running: dict[Segment, File] = {}
+        self._journal = journal
+        self._obstacle: StorageError | None = None
         # How far it has got.
         self._writer = writer
         self._flushed_size = FILE_HEADER_SIZE
@@ -193,16 +197,28 @@ class FlushState:
         self._found = [segment.path() for segment in found]
         self._indexes.update(dict.fromkeys(segment.path(INDEX_SUFFIX) for segment in found))
 
+    @property
+    def failed(self) -> StorageError | None:
+        """Why nothing can be appended any more."""
+        return self._writer.failed
+
+    @property
+    def obstacle(self) -> StorageError | None:
+        """Why nothing can be appended before a flush has succeeded."""
+        return self._obstacle or self._journal.obstacle
+
+    def await_checkpoint(self) -> NoReturn:
+        """Give out no more offsets than a gap makes up for, see gaps.py."""
+        self._obstacle = CheckpointDueError(self._writer.segment.path())
+        raise self._obstacle
+
     def rolled(self, old: SegmentWriter, new: SegmentWriter) -> None:
         """A segment was sealed, and another one begun."""
         self.sealed[old.segment] = old.segment.acquire()
         self._indexes[old.segment.path(INDEX_SUFFIX)] = None
         self._sealed_bytes += old.size - self._begun_size
         self._epoch = self._new_epoch
-        self._writer = new
-        self._flushed_size = self._begun_size = FILE_HEADER_SIZE
-        self._counted_from = (FILE_HEADER_SIZE, 0)
-        self._has_new_names = True
+        self.replaced(new)
 
     def replaced(self, new: SegmentWriter) -> None:
         """The newest segment, which was empty, is gone, and another one is in its place."""
@@ -222,42 +238,60 @@ class FlushState:
         return self._sealed_bytes + self._writer.size - self._begun_size
 
     @property
-    def is_dirty(self) -> bool:
-        """Something has to be synced."""
+    def _is_dirty(self) -> bool:
+        """Something has to be synced, the journal aside."""
         is_behind = self._writer.size > self._flushed_size
         return bool(self.sealed or self._found) or is_behind or self._has_new_names
 
     @property
-    def wants_checkpoint(self) -> bool:
+    def is_flushed(self) -> bool:
+        """Everything that was written is on the device."""
+        return not (self._is_dirty or self._journal.is_dirty)
+
+    @property
+    def needs_upkeep(self) -> bool:
+        """A flush in the background would be good even if nobody asks for safety."""
+        return bool(self.sealed) or self._journal.is_large or self._is_far_ahead
+
+    @property
+    def _wants_checkpoint(self) -> bool:
         """Opening the log would take long without a new one."""
         size, num_chunks = self._counted_from
         is_large = self._writer.size - size >= CHECKPOINT_BYTES
         return (
             bool(self.sealed or self._found)
             or is_large
-            or self.is_far_ahead
+            or self._is_far_ahead
             or self._writer.num_chunks - num_chunks >= CHECKPOINT_CHUNKS
         )
 
     @property
-    def is_far_ahead(self) -> bool:
+    def _is_far_ahead(self) -> bool:
         """Many offsets have been given out that the checkpoint on the device does not have."""
         return self._writer.next_offset - self.sure_offset >= CHECKPOINT_OFFSETS
 
-    def next_checkpoint(
-        self, first_offset: int, *, has_tracking: bool, only_sealed: bool
+    def _next_checkpoint(
+        self, next_offset: int, first_offset: int, *, only_sealed: bool
     ) -> Checkpoint | None:
-        """What can be said after a flush; None when it was said before."""
-        writer = self._writer
+        """What can be said after a flush, with a snapshot of the tracking; None for nothing new."""
+        writer, journal = self._writer, self._journal
         if writer.size > writer.start_size:
             self._epoch = self._new_epoch
-        base = writer.segment.base_offset
+        base, has_tracking = writer.segment.base_offset, journal.has_tracking
         reached = (writer.size, writer.num_chunks, writer.next_offset)
         if only_sealed:
             reached = (FILE_HEADER_SIZE, 0, base)
         found = Checkpoint(first_offset, base, *reached, self._epoch, has_tracking)
-        is_said = found == self._checkpoint and self._is_written
-        return None if is_said and not self.is_dirty else found
+        if found == self._checkpoint and self._is_written and not self._is_dirty:
+            return None
+        if has_tracking and not journal.is_rewriting:
+            try:
+                journal.add_snapshot(next_offset)
+            except StorageError as error:
+                if not error.is_temporary:
+                    raise
+                return None  # there will be another
+        return found
 
     def without(self, gone: Sequence[Segment], first: Segment) -> Checkpoint:
         """The checkpoint to be written before segments are removed; `first` is the first then."""
@@ -275,26 +309,29 @@ class FlushState:
         return self._checkpoint
 
     def begin(
-        self,
-        disk: Disk,
-        folder: str,
-        journal: Journal,
-        checkpoint: Checkpoint | None,
-        rewrite: Rewrite | None,
-        *,
-        only_sealed: bool,
+        self, next_offset: int, first_offset: int, *, only_sealed: bool, with_checkpoint: bool
     ) -> Flush:
-        """Collect what has to be synced.
+        """Collect what has to be synced; see `Log.begin_flush`.
 
         Args:
-            disk: where the log is.
-            folder: of the log.
-            journal: the tracking journal.
-            checkpoint: to be written when all is synced, None for none.
-            rewrite: of the journal, None for none.
-            only_sealed: leave out the newest segment.
+            next_offset: behind the last chunk that readers may read.
+            first_offset: that is kept.
+            only_sealed: as there.
+            with_checkpoint: as there.
         """
-        writer = self._writer
+        writer, journal = self._writer, self._journal
+        if writer.failed is not None:
+            raise writer.failed
+        only_sealed = only_sealed and not self._is_far_ahead
+        rewrite, checkpoint = journal.rewrite(next_offset), None
+        if with_checkpoint or self._obstacle is not None or self._wants_checkpoint:
+            try:
+                checkpoint = self._next_checkpoint(
+                    next_offset, first_offset, only_sealed=only_sealed
+                )
+            except StorageError:
+                journal.end_rewrite()
+                raise
         running, self.sealed = self.sealed, {}
         found, self._found = self._found, []
         indexes, size, num_held = list(self._indexes), self._flushed_size, 0
@@ -312,8 +349,6 @@ class FlushState:
         has_new_names, self._has_new_names = self._has_new_names, False
         has_new_journal, journal_file = journal.has_new_name, journal.borrow()
         return Flush(
-            disk,
-            folder,
             found=found,
             files=[*running.values(), *([] if journal_file is None else [journal_file])],
             rewrite=rewrite,
@@ -327,10 +362,24 @@ class FlushState:
             is_partial=only_sealed,
         )
 
-    def end(self, flush: Flush) -> list[Appended]:
-        """A flush has run; returns what readers may see now."""
-        self.abandon()
-        if flush.newest is self._writer:
+    def end(self, flush: Flush, error: StorageError | None) -> list[Appended]:
+        """A flush has run; returns what readers may see now. See `Log.end_flush`."""
+        writer, journal = self._writer, self._journal
+        is_done = error is None and writer.failed is None
+        has_new_journal = journal.end_rewrite() or flush.has_new_journal
+        is_temporary = error is not None and error.is_temporary and writer.failed is None
+        self._obstacle = error if is_temporary else None
+        if is_temporary:
+            journal.flush_failed(is_new=has_new_journal)
+        journal.give_back(is_safe=is_done and not flush.is_partial)
+        if is_temporary:
+            self._take_back(flush)
+            return []
+        self._let_go()
+        if not is_done:
+            writer.failed = writer.failed or error
+            return []
+        if flush.newest is writer:
             self._flushed_size = flush.newest_size
         if flush.checkpoint is not None and not flush.fault:
             self._checkpoint, self._is_written = flush.checkpoint, True
@@ -340,7 +389,7 @@ class FlushState:
         shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]
         return shown
 
-    def take_back(self, flush: Flush) -> None:
+    def _take_back(self, flush: Flush) -> None:
         """A flush could not be completed, and everything is to be flushed again."""
         self._found = [*flush.found, *self._found]
         self._has_new_names = self._has_new_names or flush.has_new_names
@@ -352,7 +401,7 @@ class FlushState:
                 again[segment] = file
         self._running, self.sealed = {}, {**again, **self.sealed}
 
-    def abandon(self) -> None:
+    def _let_go(self) -> None:
         """A flush has failed, or is over."""
         for segment in self._running:
             segment.release()

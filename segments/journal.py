@@ -62,9 +62,10 @@ class Rewrite:
 
 
 class Journal:
-    """The open journal of one stream.
+    """The open journal of one stream, and what is known of its publishers and consumers.
 
     Attributes:
+        tracking: sequences of what readers may read, and stored offsets.
         records: what was found on opening, in order; empty for a new journal.
         fault: why part of it could not be read, None when all of it could.
         is_dirty: some of it may not be on the device yet.
@@ -74,6 +75,7 @@ class Journal:
     """
 
     def __init__(self, disk: Disk, folder: str) -> None:
+        self.tracking = Tracking()
         self._disk = disk
         self._path = str(PurePath(folder, JOURNAL_NAME))
         self._file: File | None = None
@@ -160,45 +162,64 @@ class Journal:
         """So much has gathered that it should be rewritten."""
         return self._file is not None and self._size > self._rewrite_at
 
-    def write_pending(self, tracking: Tracking, next_offset: int) -> None:
+    @property
+    def has_tracking(self) -> bool:
+        """Something is known, perhaps because of chunks that are not committed yet."""
+        return self.exists or not self.tracking.is_empty
+
+    def is_covered(self, offset: int) -> bool:
+        """What is known needs no chunk before `offset`, whatever happens."""
+        return not self.has_tracking or self._safe.next_offset >= offset
+
+    def delete_offset(self, reference: bytes) -> bool:
+        """Forget a stored offset; whether there was one. On the device after the next flush."""
+        is_known = self.tracking.delete_offset(reference)
+        if is_known and self.exists:
+            self.must_be_rewritten()
+        return is_known
+
+    def write_pending(self, next_offset: int) -> None:
         """Write the stored offsets that are not written yet; nothing is synced.
 
         While the journal is rewritten they stay pending: what is written to the old file then
         would go with it.
 
+        Args:
+            next_offset: behind the last chunk that readers may read, as below.
+
         Raises:
             StorageError: the system refused; they stay pending.
         """
-        if self._rewrite is not None:
+        if self._rewrite is not None or not self.tracking.has_pending:
             return
         if self._file is None:
-            self._create(tracking, next_offset)
+            self._create(next_offset)
         else:
-            body = codec.encode_blocks(tracking.pending_blocks())
+            body = codec.encode_blocks(self.tracking.pending_blocks())
             self._append(self._file, JournalRecord(JOURNAL_DELTA, next_offset, body))
-        tracking.pending_written()
+        self.tracking.pending_written()
 
-    def add_snapshot(self, tracking: Tracking, next_offset: int) -> None:
+    def add_snapshot(self, next_offset: int) -> None:
         """Write everything, as of `next_offset`; nothing is synced.
 
         Raises:
             StorageError: the system refused; the old journal stays.
         """
         if self._file is None:
-            self._create(tracking, next_offset)
+            self._create(next_offset)
         else:
-            record = _snapshot(tracking, next_offset)
+            record = _snapshot(self.tracking, next_offset)
             self._append(self._file, record)
             self._latest = record
-        tracking.pending_written()
+        self.tracking.pending_written()
 
     def _append(self, file: File, record: JournalRecord) -> None:
         self.is_dirty = True
         self._size += file.write([codec.encode_journal_record(record)], self._size)
 
-    def _create(self, tracking: Tracking, next_offset: int) -> None:
+    def _create(self, next_offset: int) -> None:
         """Begin the journal. Its content and name are synced by the next flush."""
-        record = _snapshot(tracking, next_offset)
+        record = _snapshot(self.tracking, next_offset)
         content = codec.TRACKING_HEADER + codec.encode_journal_record(record)
         file = replace_file(self._disk, self._path, content, is_synced=False)
         self._use(file, len(content), record)
@@ -219,16 +240,15 @@ class Journal:
         self._is_wrong = True
         self._latest = _NONE  # it may know chunks that are lost
 
-    def rewrite(self, tracking: Tracking, next_offset: int) -> "Rewrite | None":
+    def rewrite(self, next_offset: int) -> "Rewrite | None":
         """A fresh journal in place of this one, None where that will do; then call `end_rewrite`.
 
         Args:
-            tracking: the state.
             next_offset: of the stream; no later chunk is in it.
         """
         if not (self._is_wrong or self.is_large):
             return None
-        record = _snapshot(tracking, next_offset)
+        record = _snapshot(self.tracking, next_offset)
         parts = [codec.TRACKING_HEADER, codec.encode_journal_record(record)]
         if self._safe.next_offset:  # the last snapshot whose chunks are all on the device
             parts.insert(1, codec.encode_journal_record(self._safe))
@@ -250,11 +270,6 @@ class Journal:
             self._rewrite_at = self._size + _COMPACT_BYTES  # not with every flush
             self.obstacle = rewrite.refusal if self._is_wrong else None
         return rewrite.file is not None
-
-    @property
-    def covers(self) -> int:
-        """The offset before which no chunk is needed to know the tracking, whatever happens."""
-        return self._safe.next_offset
 
     def borrow(self) -> File | None:
         """The file if it has to be synced, maybe in a thread; stays open until `give_back`."""

@@ -106,7 +106,7 @@ class Reader:
     """Reads a log from a position on.
 
     Args:
-        start: where to begin, from `Log.find`.
+        start: where to begin, from `SegmentList.find`.
         matcher: which chunks to hand out, None for all.
 
     Attributes:
@@ -379,7 +379,7 @@ class Reader:
         filters = segment.filters
         if filters is None or segment.damage or self.next_offset < matcher.since:
             if filters is None:
-                self._log.request_index(segment)
+                self._log.indexes.request(segment)
             return False
         ordinal = bisect_left(filters.positions, self._position)
         target = next_match(filters, matcher, ordinal)

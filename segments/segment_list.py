@@ -1,16 +1,16 @@
-"""The segments of one log: which readers find, whose files are kept, and what they come to.
+"""The segments of one log: which readers find, whose files are kept, and their sums.
 
 There may be tens of thousands, so what is done with each of them looks at few others: sums are kept
 as sealed segments, which do not change any more, come and go. And as segments are stored and leave
-the disk in order, nearly all that are cold, or stored, are the oldest ones: of so many that is
-known.
+the disk in order, nearly all that are cold, or stored, are the oldest: of so many that is known.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, pairwise
 from operator import attrgetter
 
+from segments.codec import Damage
 from segments.gaps import Gap, Gaps
 from segments.offset_lookup import Position, find, segment_holding
 from segments.offsets import OffsetSpec
@@ -31,6 +31,7 @@ class SegmentList:
     Args:
         segments: at least one.
         gaps: offsets that no message has, beside those between the segments.
+        damage_found: is called with damage that a reader finds, and its segment.
 
     Attributes:
         shown: that readers may read, oldest first; the last one grows. Others are put in its place
@@ -42,7 +43,12 @@ class SegmentList:
             not.
     """
 
-    def __init__(self, segments: list[Segment], gaps: Iterable[Gap] = ()) -> None:
+    def __init__(
+        self,
+        segments: list[Segment],
+        gaps: Iterable[Gap],
+        damage_found: Callable[[Segment, Damage], None],
+    ) -> None:
         self.shown = segments
         self.outlived: list[Segment] = []
         self.gone: list[Segment] = []
@@ -50,6 +56,9 @@ class SegmentList:
         self.begins_at = 0
         self._sealed_size = self._sealed_chunks = self._num_cold = self._num_stored = 0
         self._count(segments[:-1])
+        self._damage_found = damage_found
+        for segment in segments:
+            segment.report_damage_to(damage_found)
 
     def _count(self, sealed: Collection[Segment], sign: int = 1) -> None:
         """Segments have been sealed or, with -1, are not shown any more."""
@@ -169,6 +178,7 @@ class SegmentList:
         """The newest one is sealed, and this one grows."""
         sealed = self.shown[-1]
         sealed.newest = None
+        segment.report_damage_to(self._damage_found)
         self.shown.append(segment)
         self._count([sealed])
 
@@ -193,6 +203,7 @@ class SegmentList:
         self._num_cold = max(0, self._num_cold - number)
         self._num_stored = max(0, self._num_stored - number)
         if rest is not None:
+            rest.report_damage_to(self._damage_found)
             self._num_cold = self._num_stored = 0
             if num_shown > 0:
                 self.shown = [rest, *self.shown]
@@ -220,7 +231,9 @@ class SegmentList:
         at = bisect_right(segments, max(bases, default=-1), key=_base_offset)
         gone = [one for one in segments[:at] if one.base_offset in bases]
         segments[:at] = [one for one in segments[:at] if one.base_offset not in bases]
+        newest.report_damage_to(self._damage_found)
         for segment in new:
+            segment.report_damage_to(self._damage_found)
             insort(segments, segment, key=_base_offset)
         for base in {*bases, *map(_base_offset, new)}:  # where others meet than before
             at = bisect_left(segments, base, key=_base_offset)

@@ -30,23 +30,34 @@ class Tracking:
     """What a stream knows of its publishers and consumers.
 
     Beyond the limits above the reference that was used longest ago is forgotten.
+
+    Attributes:
+        ahead: sequences of chunks that readers do not see yet.
     """
 
     def __init__(self) -> None:
         self._sequences: dict[bytes, Sequence] = {}
         self._offsets: dict[bytes, int] = {}
         self._pending: dict[bytes, int] = {}
+        self.ahead: dict[bytes, int] = {}
 
     def sequence(self, reference: bytes) -> int | None:
         """Highest publishing id of a publisher, None when it has none."""
         found = self._sequences.get(reference)
         return None if found is None else found.publishing_id
 
+    def latest_sequence(self, reference: bytes) -> int | None:
+        """The same in all that is appended, also what readers do not see yet."""
+        ahead = self.ahead.get(reference)
+        return self.sequence(reference) if ahead is None else ahead
+
     def set_sequences(self, chunk_id: int, sequences: Iterable[tuple[bytes, int]]) -> None:
         """Note the sequences that chunk `chunk_id` brought."""
         for reference, publishing_id in sequences:
             self._sequences.pop(reference, None)  # re-inserted last: the order is by use
             self._sequences[reference] = Sequence(chunk_id, publishing_id)
+            if self.ahead.get(reference) == publishing_id:
+                del self.ahead[reference]
         _trim(self._sequences, MAX_SEQUENCES)
 
     def offset(self, reference: bytes) -> int | None:
@@ -83,8 +94,8 @@ class Tracking:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is known."""
-        return not (self._sequences or self._offsets)
+        """Nothing is known, nor will be when readers see all that is appended."""
+        return not (self._sequences or self._offsets or self.ahead)
 
     @property
     def has_pending(self) -> bool:

@@ -23,8 +23,8 @@ def restore_tracking(
     ends_at: int,
     *,
     salvages: bool = False,
-) -> tuple[Tracking, tuple[str, ...]]:
-    """The tracking of a stream as of its last chunk, and notes about what could not be read.
+) -> tuple[str, ...]:
+    """Give a journal the tracking as of the last chunk; notes about what could not be read.
 
     Args:
         journal: as it was opened. The first flush rewrites one that is damaged, or ahead of the
@@ -49,11 +49,12 @@ def restore_tracking(
             restorer.replay(segment)
     if journal.fault is not None:
         restorer.notes.insert(0, f"cut the tracking journal: {journal.fault}")
+    journal.tracking = restorer.tracking
     has_cut = restorer.tracking.cut_offsets(ends_at)
     if has_cut or restorer.snapshot_was_ahead or (journal.fault is not None and not journal.exists):
         journal.must_be_rewritten()
     journal.flush_unless(checkpoint)
-    return restorer.tracking, tuple(restorer.notes)
+    return tuple(restorer.notes)
 
 
 class _Refused(Exception):

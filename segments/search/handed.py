@@ -177,6 +177,12 @@ class _Segments(NamedTuple):
     holding: Callable[[int], Segment]
 
 
+class _Indexes(NamedTuple):
+    """See LogIndexes."""
+
+    request: Callable[[Segment], None]
+
+
 class HandedLog:
     """What a search needs of a Log.
 
@@ -191,6 +197,7 @@ class HandedLog:
     def __init__(self, job: Job, ask: Callable[[Prompt], Any]) -> None:
         self.segments = _Segments(job.first_offset, job.gaps, self._holding)
         self.committed_offset = job.committed_offset
+        self.indexes = _Indexes(self._request_index)
         self.notes = Notes()
         self._ask = ask
         self._needs = Needs(ChunkTest(job.request).values, bool(job.request.keys))
@@ -240,8 +247,8 @@ class HandedLog:
             self._segments = []  # others are there by now
         return is_kept
 
-    def request_index(self, segment: Segment) -> None:
-        """See Log."""
+    def _request_index(self, segment: Segment) -> None:
+        """See LogIndexes."""
         if segment.base_offset not in self.notes.unindexed:
             self.notes.unindexed.append(segment.base_offset)
 

@@ -342,7 +342,7 @@ class Handing:
         for base in notes.unindexed:
             segment = self.segment(base)
             if segment is not None and segment.filters is None:
-                self._log.request_index(segment)
+                self._log.indexes.request(segment)
         for base, fault in notes.key_faults.items():
             index = self._indexes.get(base)
             if index is not None:

@@ -87,6 +87,13 @@ class SearchedSegments(Protocol):
         """The segment with `offset`, or the first one after it where none has it."""
 
 
+class SearchedIndexes(Protocol):
+    """What a search needs of a log's indexes; see LogIndexes."""
+
+    def request(self, segment: Segment, /) -> None:
+        """Ask for the filter index of this segment."""
+
+
 class SearchedLog(Protocol):
     """What a search needs of a log; see Log."""
 
@@ -101,8 +108,9 @@ class SearchedLog(Protocol):
     def keeps(self, segment: Segment) -> bool:
         """It has not been dropped."""
 
-    def request_index(self, segment: Segment) -> None:
-        """Ask for the filter index of this segment."""
+    @property
+    def indexes(self) -> SearchedIndexes:
+        """Of its segments."""
 
 
 class Search:
@@ -514,7 +522,7 @@ class Search:
         if not test.matchers or segment.damage:
             return block
         if filters is None:
-            self._log.request_index(segment)
+            self._log.indexes.request(segment)
             return block
         chosen = test.choose(filters, block)
         self.looked_at.chunks_skipped_by_filter += len(block) - len(chosen)

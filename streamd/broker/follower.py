@@ -453,7 +453,7 @@ class Follower:
             if not stream.is_open:
                 if _ends(stream.figures) != (manifest.first_offset, manifest.next_offset):
                     stream.life.know(_figures(manifest))
-            elif _state(stream.log.manifest) != _state(manifest):
+            elif _state(stream.log.stored.manifest) != _state(manifest):
                 await self._show(stream, one, manifest)
 
     async def _show(self, stream: Stream, one: _Followed, manifest: Manifest) -> None:

@@ -13,7 +13,7 @@ from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
 from segments.errors import LostCopyError, UnrestoredError
-from segments.log import LogObserver
+from segments.observer import LogObserver
 from segments.segment import Segment
 from segments.store.object_names import StreamKey
 from streamd.broker.declared.rows import StreamRow
@@ -227,12 +227,12 @@ class _LogObserver(LogObserver):
         self._stream = stream
         self._indexer = indexer
 
-    def index_requested(self, _log: Log) -> None:
+    def index_requested(self) -> None:
         """See LogObserver."""
         if self._stream.life.opened_log is not None:
             self._indexer.index_requested(self._stream.life.opened_log)
 
-    def keys_requested(self, _log: Log) -> None:
+    def keys_requested(self) -> None:
         """See LogObserver."""
         self._stream.life.keys_requested()
 
@@ -254,7 +254,7 @@ class _LogObserver(LogObserver):
             else "the disk, and at `python -m segments verify`",
         )
 
-    def clock_was_ahead(self, _log: Log, ahead_ms: int) -> None:
+    def clock_was_ahead(self, ahead_ms: int) -> None:
         """See LogObserver."""
         logger.warning(
             "stream %s: its newest message is %s s ahead of the clock, which was wrong then or is "

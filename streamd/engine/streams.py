@@ -122,7 +122,7 @@ class Streams:
 
     async def _tracking(self, call: Call, request: s.GetTracking) -> s.Tracking:
         async with self._opened(call, request) as stream:
-            tracking = stream.log.tracking
+            tracking = stream.log.journal.tracking
             offsets = {_text(name): at for name, at in tracking.offsets().items()}
             writers = {_text(name): at for name, at in tracking.sequences().items()}
             consumers = None

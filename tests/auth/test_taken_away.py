@@ -146,7 +146,7 @@ def _contents(stream: Any) -> object:
     if stream.life.opened_log is None:
         return "closed"
     log = stream.log
-    offsets = sorted(log.tracking.offsets().items())
+    offsets = sorted(log.journal.tracking.offsets().items())
     return stream.life.num_published, log.segments.first_offset, offsets, stream.standing.rows()
 
 

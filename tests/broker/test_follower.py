@@ -283,22 +283,22 @@ async def test_offsets_that_are_stored_here_count_here(tmp_path: Path, writer: W
     async with _reading(tmp_path) as server:
         stream = server.host.find("s")
         async with stream.opened() as log:
-            assert log.tracking.offsets() == {b"both": 1, b"there": 1}
+            assert log.journal.tracking.offsets() == {b"both": 1, b"there": 1}
             await stream.set_offset("both", 2)
             await stream.set_offset("here", 0)
         await stream.life.close()
         async with stream.opened() as log:
-            assert log.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 1}
+            assert log.journal.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 1}
             async with writer.changing() as writing:
                 await _set_offsets(writing, 0)
             await writer.publish("s", b"d")
             await trio.sleep(SOON)
-            assert log.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 0}
+            assert log.journal.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 0}
         await stream.life.close()
         async with stream.opened() as log:
-            assert log.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 0}
+            assert log.journal.tracking.offsets() == {b"both": 2, b"here": 0, b"there": 0}
     async with _reading(tmp_path) as server, server.host.find("s").opened() as log:
-        assert log.tracking.offsets() == {b"both": 0, b"there": 0}  # it is scratch
+        assert log.journal.tracking.offsets() == {b"both": 0, b"there": 0}  # it is scratch
 
 
 async def test_users_follow(tmp_path: Path, writer: Writer) -> None:

@@ -216,7 +216,7 @@ async def _stored_badly(server: Harness, store: FakeStore) -> list[str]:
     for host in server.server.broker.virtual_hosts.values():
         for name in host.names():
             async with host.find(name).opened() as log:
-                manifest = log.manifest
+                manifest = log.stored.manifest
                 waiting = next_unstored(log)
             if waiting is not None:
                 found.append(f"{waiting} of {name} is not stored")

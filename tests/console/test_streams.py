@@ -367,12 +367,12 @@ async def test_stored_offsets_are_set_and_forgotten(stocked: Harness, browser: V
     assert [cell.text.strip() for cell in row(["th", "td"])][:3] == ["<r>", "9", "20"]
     assert len(page.select("svg path.stored title")) == 1
     await browser.send(path, {"reference": "<r>", "offset": "20"})
-    assert stocked.host.find("s").log.tracking.offsets() == {b"<r>": 20}
+    assert stocked.host.find("s").log.journal.tracking.offsets() == {b"<r>": 20}
     for wrong in ("", "-1", "x", "1" * 30):
         answer = await browser.send(path, {"reference": "<r>", "offset": wrong})
         assert answer.status_code == 400
     await browser.send(path, {"reference": "<r>", "offset": "3", "forget": "1"})
-    assert stocked.host.find("s").log.tracking.offsets() == {}
+    assert stocked.host.find("s").log.journal.tracking.offsets() == {}
     assert (await browser.send(path, {"reference": "<r>", "forget": "1"})).status_code == 404
     assert "No consumer has stored an offset." in await browser.text("/streams/%2F/s")
 

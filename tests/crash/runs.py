@@ -284,7 +284,7 @@ class Run:
             self.note(self.life.tokens, page.after)
 
     async def _index(self) -> None:
-        for segment in self._stream.life.held.log.take_index_requests():
+        for segment in self._stream.life.held.log.indexes.take_requests():
             await self._stream.life.held.build_index(segment)
         while await self._stream.life.held.upkeep.step(self) is Progress.MADE:
             pass
@@ -310,7 +310,7 @@ class Run:
         self._stream.log.close()
         self.note(self.life.flushes, began)
         self._open(nursery)
-        stored, known = self._stream.log.tracking.offset(b"c"), self.life.stored
+        stored, known = self._stream.log.journal.tracking.offset(b"c"), self.life.stored
         if known and known[-1].value != stored:  # it was behind the end
             self.note(known, stored)
 

@@ -134,10 +134,10 @@ def _check_filters(log: Log) -> None:
     for is_indexed in (False, True):
         if is_indexed:
             for segment in log.segments.shown:
-                size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
+                size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
                 filters = load_or_build(segment, size, is_sealed)
                 if filters is not None:
-                    log.adopt_filters(segment, filters, size)
+                    log.indexes.adopt(segment, filters, size)
         for value in (b"v0", b"v1"):
             matches = [(at, body) for at, body in found if filter_value_of(body) == value]
             read = _read(log, ChunkMatcher([value]))
@@ -172,14 +172,14 @@ def _check_tracking(run: Run, life: Life, log: Log, at: int, *, is_killed: bool)
     for reference in (b"p", b"q"):
         mine = {n: at for (name, n), at in life.offset_of.items() if name == reference}
         expected = max((n for n, at in mine.items() if at < _end(log)), default=None)
-        found = log.tracking.sequence(reference)
+        found = log.journal.tracking.sequence(reference)
         assert found == expected, f"{reference!r} is at {found}, its last message is {expected}"
     safe = _safe_until(run, life, at, is_killed=is_killed)
     known = _last(life.known, safe, -1)
     possible = [m.value for n, m in enumerate(life.stored) if n >= known and m.at <= at]
     is_forgotten = None in possible or not _end(log)
     possible = [min(at, _end(log) - 1) for at in possible if at is not None]  # none is behind it
-    found = log.tracking.offset(b"c")
+    found = log.journal.tracking.offset(b"c")
     dropped = _last(life.firsts, at, 0)  # what was stored below it was forgotten, or need not be
     if found is None:
         is_forgotten = is_forgotten or any(value < dropped for value in possible)
@@ -220,7 +220,7 @@ def _check_readers(
     """Who has seen messages, lost ones perhaps, gets all that come, and each offset is one's."""
     seen = {offset: life.bodies[offset] for offset in range(_last(life.shown, at, 0))}
     asked = [len(seen), random.randint(0, len(seen))]
-    stored = log.tracking.offset(b"c")
+    stored = log.journal.tracking.offset(b"c")
     asked += [] if stored is None else [stored + 1]
     for turn in range(3):
         log.policy = replace(run.policy, max_length_bytes=None)
@@ -257,7 +257,7 @@ def _check_readers(
 
 def _check_writable(run: Run, log: Log, disk: RecordingDisk) -> None:
     """It takes messages again, and no check of the files finds anything."""
-    end, before, last = _end(log), log.next_offset, log.tracking.sequence(b"p") or 0
+    end, before, last = _end(log), log.next_offset, log.journal.tracking.sequence(b"p") or 0
     builder = ChunkBuilder()
     builder.add(entry(b"after"), 1, 1, None)
     builder.set_sequence(b"p", last + 1)
@@ -269,7 +269,7 @@ def _check_writable(run: Run, log: Log, disk: RecordingDisk) -> None:
     found = dict(_read(log))
     assert list(found) == [*range(log.segments.first_offset % OFFSET_GAP, end), before]
     assert found[before] == b"after"
-    assert log.tracking.sequence(b"p") == last + 1
+    assert log.journal.tracking.sequence(b"p") == last + 1
 
 
 def _read(

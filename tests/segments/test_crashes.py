@@ -71,13 +71,13 @@ class CrashingLog(RuleBasedStateMachine):
 
     @rule(consumer=st.sampled_from([b"c1", b"c2"]), offset=st.integers(0, 100))
     def store_offset(self, consumer: bytes, offset: int) -> None:
-        self.log.store_offset(consumer, offset)
-        self.log.write_tracking()
+        self.log.journal.tracking.store_offset(consumer, offset)
+        self.log.journal.write_pending(self.log.committed_offset)
         self.offsets[consumer] = offset
 
     @rule()
     def sync(self) -> None:
-        self.log.write_tracking()
+        self.log.journal.write_pending(self.log.committed_offset)
         self.log.flush()
         self.durable = len(self.written)
 
@@ -138,8 +138,8 @@ class CrashingLog(RuleBasedStateMachine):
         self.disk.life = life
         try:
             if stores_offset:
-                self.log.store_offset(b"c1", 7)
-                self.log.write_tracking()
+                self.log.journal.tracking.store_offset(b"c1", 7)
+                self.log.journal.write_pending(self.log.committed_offset)
                 self.offsets[b"c1"] = 7
             append(self.log, [b"unconfirmed" * 5], [b"red"], sequences={b"p": before + 1})
         except Killed:
@@ -154,7 +154,7 @@ class CrashingLog(RuleBasedStateMachine):
             self.refused.setdefault(before, []).append((b"red", b"unconfirmed" * 5))
         self.durable = len(self.written)  # what is opened is on the device
         for consumer, offset in self.offsets.items():
-            assert self.log.tracking.offset(consumer) in (
+            assert self.log.journal.tracking.offset(consumer) in (
                 {offset, min(7, self.log.committed_offset - 1)} if stores_offset else {offset}
             )
 
@@ -192,7 +192,7 @@ class CrashingLog(RuleBasedStateMachine):
 
     @invariant()
     def remembers_the_last_sequence(self) -> None:
-        sequence = self.log.tracking.sequence(b"p")
+        sequence = self.log.journal.tracking.sequence(b"p")
         assert sequence == (len(self.written) or None)
 
     @invariant()

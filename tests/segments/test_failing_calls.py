@@ -167,8 +167,8 @@ class World:
     def store(self) -> None:
         number = 1 + max(offset or 0 for offset in self.offsets)
         self.offsets.append(number)
-        self.it.store_offset(b"c", number)
-        self.it.write_tracking()
+        self.it.journal.tracking.store_offset(b"c", number)
+        self.it.journal.write_pending(self.it.committed_offset)
         self.offsets = [number]
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class World:
         allowed = self.sure + self.tried
         assert shown[: len(self.sure)] == self.sure
         assert shown == allowed[: len(shown)]
-        assert self.it.tracking.offset(b"c") in self.offsets
+        assert self.it.journal.tracking.offset(b"c") in self.offsets
         even = {body for body in shown if int(body[1:]) % 2 == 0}
         assert even <= set(read_bodies(self.it, matcher=ChunkMatcher([b"even"])))
 
@@ -201,7 +201,7 @@ class World:
             self.store()
             self.check_shown()
             return
-        assert self.it.failed is not None
+        assert self.it.flushing.failed is not None
 
     def check_reopened(self) -> None:
         if self.log is not None:
@@ -215,7 +215,7 @@ class World:
         self.check_shown()
         self.sure = [body for body in read_bodies(self.it) if body not in self.removed]
         self.tried = []
-        assert self.it.tracking.offset(b"c") in self.offsets
+        assert self.it.journal.tracking.offset(b"c") in self.offsets
         self.append()
         self.flush()
         self.check_shown()
@@ -302,7 +302,7 @@ def _expire(world: World) -> None:
 
 
 def _rewrite(world: World) -> None:
-    world.it._journal.must_be_rewritten()
+    world.it.journal.must_be_rewritten()
     world.flush()
 
 
@@ -406,7 +406,7 @@ def test_a_call_that_fails(
             made = calls.stop()
             try:
                 if refusal is not None and refusal.is_temporary and world.log is not None:
-                    assert world.it.failed is None, "what is temporary is final"
+                    assert world.it.flushing.failed is None, "what is temporary is final"
                 world.go_on()
                 world.check_reopened()
             except (AssertionError, StorageError) as error:

@@ -104,7 +104,7 @@ def test_what_is_scanned_is_what_was_written(chunks: list[list[bytes]], opened_a
         log.append([builder(values)], 1)
     (segment,) = log.segments.shown
     if opened_at and segment.filters is None:
-        log.adopt_filters(segment, scan(segment, log.indexed_size(segment)), 0)
+        log.indexes.adopt(segment, scan(segment, log.indexes.size_of(segment)), 0)
     whole = scan(segment, segment.size)
     assert isinstance(segment.filters, FilterIndex)
     assert vars(segment.filters) == vars(whole)
@@ -180,7 +180,7 @@ def test_a_bad_file_is_rebuilt(tmp_path: Path, content: bytes | None) -> None:
     made = load_or_build(segment, segment.size, True)
     assert isinstance(made, FilterFile)
     assert isinstance(load(segment), FilterFile)
-    log.adopt_filters(segment, made, segment.size)
+    log.indexes.adopt(segment, made, segment.size)
     assert read(log, ChunkMatcher([b"a"]))[0] == [0, 7]
     segment.remove()
     assert not path.exists()

@@ -114,20 +114,20 @@ def test_what_consumers_ask_for_cannot_be_written_when_a_log_is_closed(code: int
     disk = RefusingDisk("asked.json", code)
     log = Log.open("s", LogPolicy(), disk)
     append(log, [b"x"])
-    log.store_offset(b"reader", 0)
+    log.journal.tracking.store_offset(b"reader", 0)
     log.filter_demand.add([b"value"])
     log.close()
     disk.cut_power({}, {})
     log = Log.open("s", LogPolicy(), disk)
     assert read_bodies(log) == [b"x"]
-    assert log.tracking.offset(b"reader") == 0
+    assert log.journal.tracking.offset(b"reader") == 0
 
 
 def test_a_log_whose_offsets_cannot_be_written_is_flushed_when_it_is_closed() -> None:
     disk = RefusingDisk("tracking", errno.ENOSPC)
     log = Log.open("s", LogPolicy(), disk)
     append(log, [b"x"])
-    log.store_offset(b"reader", 1)
+    log.journal.tracking.store_offset(b"reader", 1)
     with pytest.raises(StorageError):
         log.close()
     disk.cut_power({}, {})
@@ -168,24 +168,24 @@ def test_offsets_that_a_killed_process_left_are_flushed_on_opening() -> None:
     disk = FolderDisk()
     log = Log.open("s", LogPolicy(), disk)
     append(log, 3 * [b"x"])
-    log.store_offset(b"reader", 1)
-    log.write_tracking()
+    log.journal.tracking.store_offset(b"reader", 1)
+    log.journal.write_pending(log.committed_offset)
     log.flush(with_checkpoint=True)
-    log.store_offset(b"reader", 2)
-    log.write_tracking()
+    log.journal.tracking.store_offset(b"reader", 2)
+    log.journal.write_pending(log.committed_offset)
     del log  # killed
     log = Log.open("s", LogPolicy(), disk)
-    assert log.tracking.offset(b"reader") == 2
+    assert log.journal.tracking.offset(b"reader") == 2
     disk.cut_power({}, {})
-    assert Log.open("s", LogPolicy(), disk).tracking.offset(b"reader") == 2
+    assert Log.open("s", LogPolicy(), disk).journal.tracking.offset(b"reader") == 2
 
 
 def test_the_name_of_a_journal_that_a_killed_process_left() -> None:
     disk = FolderDisk()
     log = Log.open("s", LogPolicy(), disk)
     log.flush(with_checkpoint=True)
-    log.store_offset(b"reader", 1)
-    log.write_tracking()
+    log.journal.tracking.store_offset(b"reader", 1)
+    log.journal.write_pending(log.committed_offset)
     del log  # killed
     disk.takes_checkpoints = False
     Log.open("s", LogPolicy(), disk)
@@ -200,8 +200,8 @@ def test_a_snapshot_that_knows_lost_chunks_lets_nothing_go() -> None:
     log.flush(with_checkpoint=True)
     for number in range(1, 4):
         append(log, [b"%d" % number], sequences={b"p": number})
-    log._journal.add_snapshot(log.tracking, log.committed_offset)
-    file = log._journal.borrow()
+    log.journal.add_snapshot(log.committed_offset)
+    file = log.journal.borrow()
     assert file is not None
     file.sync()
     disk.cut_power({}, {})

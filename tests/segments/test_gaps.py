@@ -162,12 +162,12 @@ class TestPowerFailure:
         disk = _disk()
         log = _open(disk)
         append(log, [b"0"], sequences={b"p": 1})
-        log.store_offset(b"c", 0)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 0)
+        log.journal.write_pending(log.committed_offset)
         log.flush(with_checkpoint=True)
         append(log, [b"lost"], sequences={b"p": 2})
-        log.store_offset(b"c", 1)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 1)
+        log.journal.write_pending(log.committed_offset)
         log.flush(with_checkpoint=False)
         append(log, [b"lost, too"], sequences={b"p": 3})
         down = disk.synced(len(disk.operations))
@@ -180,7 +180,7 @@ class TestPowerFailure:
                 assert log.report.losses == ()
                 assert log.next_offset >= 2 + OFFSET_GAP
                 assert log.next_offset % OFFSET_GAP == 2
-                assert log.tracking.sequence(b"p") == 2
+                assert log.journal.tracking.sequence(b"p") == 2
                 assert [at for at, _ in _read(log)] == [0, 1]
 
     def test_nothing_is_known_of_what_is_gone_however_often_it_crashes(self) -> None:
@@ -189,8 +189,8 @@ class TestPowerFailure:
         log = _open(disk)
         for n in range(3):
             append(log, [b"lost"], sequences={b"p": n + 1})
-        log.store_offset(b"c", 2)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 2)
+        log.journal.write_pending(log.committed_offset)
         log.flush(with_checkpoint=True)
         disk.open(log.segments.shown[0].path(), writable=True).truncate(8)
         disk.remove("s/checkpoint")
@@ -206,8 +206,8 @@ class TestPowerFailure:
             trees = left[:: 1 + len(left) // 100]
         for tree in trees:
             log = _open(RecordingDisk(tree, boot=4))
-            assert log.tracking.sequence(b"p") is None
-            assert log.tracking.offsets() == {}
+            assert log.journal.tracking.sequence(b"p") is None
+            assert log.journal.tracking.offsets() == {}
             assert log.next_offset % OFFSET_GAP == 0
 
     def test_it_waits_for_no_sync_on_opening(self) -> None:
@@ -246,27 +246,27 @@ class TestStoredOffsets:
         append(log, [b"1"])
         log.flush()
         append(log, [b"lost"])
-        log.store_offset(b"c", 2)
-        log.store_offset(b"d", 0)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 2)
+        log.journal.tracking.store_offset(b"d", 0)
+        log.journal.write_pending(log.committed_offset)
         # The journal reached the device, and the segment did not.
         journal = disk.open("s/tracking", writable=True)
         journal.sync()
         disk.sync_folder("s")
         down = _after_power_failure(disk)
         log = _open(down)
-        assert log.tracking.offsets() == {b"c": 1, b"d": 0}
+        assert log.journal.tracking.offsets() == {b"c": 1, b"d": 0}
         append(log, [b"new"])
         log = _open(RecordingDisk(down.tree, boot=2))
-        assert log.tracking.offsets() == {b"c": 1, b"d": 0}, "it comes back"
+        assert log.journal.tracking.offsets() == {b"c": 1, b"d": 0}, "it comes back"
 
     def test_where_nothing_is_left_they_go(self) -> None:
         disk = _disk()
         log = _open(disk)
-        log.store_offset(b"c", 0)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 0)
+        log.journal.write_pending(log.committed_offset)
         log.close()
-        assert _open(disk).tracking.offsets() == {}
+        assert _open(disk).journal.tracking.offsets() == {}
 
 
 class TestBound:
@@ -283,7 +283,7 @@ class TestBound:
             try:
                 log.append([builder], 0)
             except CheckpointDueError:
-                assert log.awaits_flush
+                assert log.flushing.obstacle
                 num_refused += 1
                 log.flush()
             at = _open(_after_power_failure(disk)).next_offset

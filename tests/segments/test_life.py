@@ -67,7 +67,7 @@ def test_who_follows_has_that_of_the_store(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), life=None)
     assert log.life == ""
     manifest = _manifest("0123456789abcdef")
-    log.follow(manifest, log.tracking)
+    log.follow(manifest, log.journal.tracking)
     assert log.life == "0123456789abcdef"
     log.close()
 

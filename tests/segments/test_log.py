@@ -22,7 +22,7 @@ from segments import (
 from segments.codec import INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
-from segments.log import LogObserver
+from segments.observer import LogObserver
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, entry, read_bodies, read_chunks, sub_batch
@@ -262,9 +262,11 @@ class TestTracking:
         for n in range(10):
             append(log, [b"x"], sequences={b"p": n, b"q%d" % n: 100 + n})
         for reopened in range(3):
-            assert log.tracking.sequence(b"p") == 9, reopened
-            assert [log.tracking.sequence(b"q%d" % n) for n in range(10)] == list(range(100, 110))
-            assert log.tracking.sequence(b"unknown") is None
+            assert log.journal.tracking.sequence(b"p") == 9, reopened
+            assert [log.journal.tracking.sequence(b"q%d" % n) for n in range(10)] == list(
+                range(100, 110)
+            )
+            assert log.journal.tracking.sequence(b"unknown") is None
             log.close()
             log = Log.open(str(tmp_path), policy)
         log.close()
@@ -284,7 +286,7 @@ class TestTracking:
             append(log, [b"x"])
         assert log.segments.kept_from > 5
         log.close()
-        assert Log.open(str(tmp_path), policy).tracking.sequence(b"old") == 5
+        assert Log.open(str(tmp_path), policy).journal.tracking.sequence(b"old") == 5
 
     def test_sequences_are_read_from_chunks_when_the_journal_is_gone(self, tmp_path: Path) -> None:
         policy = LogPolicy(max_segment_chunks=2)
@@ -294,7 +296,7 @@ class TestTracking:
         log.close()
         (tmp_path / "tracking").unlink()
         log = Log.open(str(tmp_path), policy)
-        assert [log.tracking.sequence(b"p%d" % n) for n in range(6)] == list(range(6))
+        assert [log.journal.tracking.sequence(b"p%d" % n) for n in range(6)] == list(range(6))
         log.close()
 
     def test_offsets_survive(self, tmp_path: Path) -> None:
@@ -302,16 +304,18 @@ class TestTracking:
         assert not (tmp_path / "tracking").exists()
         append(log, 8 * [b"x"])
         for offset in (7, 3, 5):  # it may go backwards
-            log.store_offset(b"c", offset)
-            log.write_tracking()
-        log.store_offset(b"d" * 255, 7)
-        log.store_offset(b"behind", 2**64 - 1)
-        assert log.tracking.offset(b"c") == 5
+            log.journal.tracking.store_offset(b"c", offset)
+            log.journal.write_pending(log.committed_offset)
+        log.journal.tracking.store_offset(b"d" * 255, 7)
+        log.journal.tracking.store_offset(b"behind", 2**64 - 1)
+        assert log.journal.tracking.offset(b"c") == 5
         log.close()  # writes what is pending
         log = Log.open(str(tmp_path))
-        assert log.tracking.offset(b"c") == 5
-        assert log.tracking.offset(b"d" * 255) == log.tracking.offset(b"behind") == 7
-        assert log.tracking.offset(b"e") is None
+        assert log.journal.tracking.offset(b"c") == 5
+        assert (
+            log.journal.tracking.offset(b"d" * 255) == log.journal.tracking.offset(b"behind") == 7
+        )
+        assert log.journal.tracking.offset(b"e") is None
         log.close()
 
     def test_offsets_below_the_first_kept_one_are_forgotten(self, tmp_path: Path) -> None:
@@ -319,15 +323,15 @@ class TestTracking:
         log = Log.open(str(tmp_path), policy)
         for n in range(5):
             append(log, [b"x"])
-            log.store_offset(b"early", 0)
-            log.store_offset(b"late", n)
-            log.write_tracking()
+            log.journal.tracking.store_offset(b"early", 0)
+            log.journal.tracking.store_offset(b"late", n)
+            log.journal.write_pending(log.committed_offset)
             log.flush(with_checkpoint=True)
             log.expire(0)
         append(log, [b"x"])
         append(log, [b"x"])
-        assert log.tracking.offset(b"early") is None
-        assert log.tracking.offset(b"late") == 4
+        assert log.journal.tracking.offset(b"early") is None
+        assert log.journal.tracking.offset(b"late") == 4
         log.close()
 
     @pytest.mark.parametrize("reference", [b"", b"x" * 256])
@@ -335,19 +339,19 @@ class TestTracking:
         self, log: Log, reference: bytes
     ) -> None:
         with pytest.raises(ValueError, match="expected 1 to 255"):
-            log.store_offset(reference, 0)
+            log.journal.tracking.store_offset(reference, 0)
 
     def test_the_journal_is_rewritten_before_it_grows_large(self, tmp_path: Path) -> None:
         log = Log.open(str(tmp_path))
         append(log, 9_000 * [b""])
         for n in range(9000):
-            log.store_offset(b"c" * 200, n)
-            log.write_tracking()
+            log.journal.tracking.store_offset(b"c" * 200, n)
+            log.journal.write_pending(log.committed_offset)
             if n % 1000 == 0:
                 log.flush()
         assert (tmp_path / "tracking").stat().st_size < 1.2e6
         log.close()
-        assert Log.open(str(tmp_path)).tracking.offset(b"c" * 200) == 8999
+        assert Log.open(str(tmp_path)).journal.tracking.offset(b"c" * 200) == 8999
 
     def test_what_was_used_longest_ago_is_forgotten_first(self) -> None:
         tracking = Tracking()
@@ -369,13 +373,13 @@ class TestTracking:
         log = Log.open(str(tmp_path), policy)
         append(log, [b"a"], sequences={b"p": 1})
         append(log, [b"b"], sequences={b"p": 2})
-        log.write_tracking()
+        log.journal.write_pending(log.committed_offset)
         log.abandon()
         for path in tmp_path.glob(f"{1:020d}.*"):
             path.unlink()  # as if the process had died right after the snapshot
         log = Log.open(str(tmp_path), policy)
         assert log.committed_offset == 1
-        assert log.tracking.sequence(b"p") == 1
+        assert log.journal.tracking.sequence(b"p") == 1
         log.close()
 
 
@@ -389,7 +393,7 @@ class TestRefusals:
             with pytest.raises(StorageError, match="No space left on device; free some") as error:
                 append(log, [b"two"], sequences={b"p": 1})
             assert error.value.is_full
-        assert (log.committed_offset, log.tracking.sequence(b"p")) == (1, None)
+        assert (log.committed_offset, log.journal.tracking.sequence(b"p")) == (1, None)
         disk.capacity = None
         assert append(log, [b"three"]) == 1
         assert read_bodies(log) == [b"one", b"three"]
@@ -457,7 +461,7 @@ class TestRefusals:
 
 
 def offset_after_reopening(disk: FaultyDisk) -> int | None:
-    return Log.open("s", disk=disk).tracking.offset(b"c")
+    return Log.open("s", disk=disk).journal.tracking.offset(b"c")
 
 
 class TestJournalOnAFailingDisk:
@@ -465,7 +469,7 @@ class TestJournalOnAFailingDisk:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
         append(log, [b"x"])
-        log.store_offset(b"c", 0)
+        log.journal.tracking.store_offset(b"c", 0)
         log.close()
         del disk.files["s/tracking"].content[-1:]
         disk.capacity = 0
@@ -473,7 +477,7 @@ class TestJournalOnAFailingDisk:
         assert read_bodies(log) == [b"x"]
         disk.capacity = None
         append(log, [b"y"])
-        log.store_offset(b"c", 1)
+        log.journal.tracking.store_offset(b"c", 1)
         log.close()
         assert offset_after_reopening(disk) == 1
 
@@ -484,39 +488,39 @@ class TestJournalOnAFailingDisk:
         log.flush(with_checkpoint=True)
         before = {path: bytes(inode.content) for path, inode in disk.files.items()}
         append(log, [b"y"], sequences={b"p": 2})
-        log.store_offset(b"c", 1)
+        log.journal.tracking.store_offset(b"c", 1)
         log.close()
         for path in (f"s/{0:020d}.segment", f"s/{0:020d}.index", "s/checkpoint"):
             disk.files[path].content[:] = before[path]  # the power has failed
         disk.capacity = 0
         log = Log.open("s", disk=disk)
         assert read_bodies(log) == [b"x"]
-        assert log.tracking.sequence(b"p") == 1
+        assert log.journal.tracking.sequence(b"p") == 1
         disk.capacity = None
         with pytest.raises(StorageError, match="No space left"):
             append(log, [b"z"])
-        assert log.awaits_flush
+        assert log.flushing.obstacle
         log.flush()
         append(log, [b"z"])
         log.abandon()
         log = Log.open("s", disk=disk)
-        assert log.tracking.sequence(b"p") == 1
-        assert log.tracking.offset(b"c") == 0  # its message is lost, too
+        assert log.journal.tracking.sequence(b"p") == 1
+        assert log.journal.tracking.offset(b"c") == 0  # its message is lost, too
 
     def test_a_journal_is_in_use_once_it_has_its_name(self) -> None:
         """Its folder cannot be synced then: what is stored afterwards must not go elsewhere."""
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
         append(log, 3 * [b"x"])
-        log.store_offset(b"c", 1)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 1)
+        log.journal.write_pending(log.committed_offset)
         log.flush()
-        log._journal.must_be_rewritten()
+        log.journal.must_be_rewritten()
         disk.failures = {"sync_folder": 1}
         with pytest.raises(StorageError):
             log.flush()
-        log.store_offset(b"c", 2)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 2)
+        log.journal.write_pending(log.committed_offset)
         log.abandon()
         assert offset_after_reopening(disk) == 2
 
@@ -526,35 +530,35 @@ class TestJournalOnAFailingDisk:
         log = Log.open("s", disk=disk)
         append(log, 5 * [b"x"])
         for name in (b"first", b"second", b"third"):
-            log.store_offset(name, 4)
-        log.write_tracking()
-        assert log.delete_offset(b"first")
+            log.journal.tracking.store_offset(name, 4)
+        log.journal.write_pending(log.committed_offset)
+        assert log.journal.delete_offset(b"first")
         flush = log.begin_flush()
         disk.capacity = 0 if is_full else None
         flush.run()
         disk.capacity = None
-        assert log.delete_offset(b"second")
+        assert log.journal.delete_offset(b"second")
         log.end_flush(flush)
         log.flush()
         again = Log.open("s", disk=disk)  # as after a kill
-        assert again.tracking.offsets() == {b"third": 4}
+        assert again.journal.tracking.offsets() == {b"third": 4}
 
     def test_what_is_stored_while_the_journal_is_rewritten(self) -> None:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
         append(log, 4 * [b"x"])
-        log.store_offset(b"c", 1)
-        log.write_tracking()
-        log._journal.must_be_rewritten()
+        log.journal.tracking.store_offset(b"c", 1)
+        log.journal.write_pending(log.committed_offset)
+        log.journal.must_be_rewritten()
         flush = log.begin_flush()
-        log.store_offset(b"c", 2)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 2)
+        log.journal.write_pending(log.committed_offset)
         flush.run()
-        log.store_offset(b"c", 3)
-        log.write_tracking()
+        log.journal.tracking.store_offset(b"c", 3)
+        log.journal.write_pending(log.committed_offset)
         log.end_flush(flush)
-        assert log.tracking.has_pending
-        log.write_tracking()
+        assert log.journal.tracking.has_pending
+        log.journal.write_pending(log.committed_offset)
         log.abandon()
         assert offset_after_reopening(disk) == 3
 
@@ -574,7 +578,7 @@ class TestAClockThatWasAhead:
         told = []
 
         class Observer(LogObserver):
-            def clock_was_ahead(self, log: Log, ahead_ms: int) -> None:
+            def clock_was_ahead(self, ahead_ms: int) -> None:
                 told.append((log.next_offset, ahead_ms))
 
         log = Log.open(str(tmp_path), observer=Observer())

@@ -143,7 +143,7 @@ class TestDescriptors:
     def test_a_log_that_finds_no_descriptor_keeps_none(self, tmp_path: Path, number: int) -> None:
         log = Log.open(str(tmp_path), EACH_ITS_OWN)
         append(log, [b"x"], sequences={b"p": 1})
-        log.store_offset(b"c", 1)
+        log.journal.tracking.store_offset(b"c", 1)
         log.close()
         before = num_open()
         with few_descriptors(number):

@@ -171,7 +171,7 @@ class RetentionMachine(RuleBasedStateMachine):
         if how == "power":
             self.publishers = {p: at for p, at in self.publishers.items() if at < self.flushed}
         self.flushed = self.log.next_offset
-        assert self.log.tracking.sequences().keys() == self.publishers.keys()
+        assert self.log.journal.tracking.sequences().keys() == self.publishers.keys()
         self.known = {}
         self.log.outlive(self.now_ms)
         self.first = self.log.segments.kept_from

@@ -225,8 +225,8 @@ def left_by(state: Callable[[Log, FaultyDisk], None]) -> FaultyDisk:
         values = [b"v%d" % (number % 2)]
         append(log, [b"%d" % number], values, sequences={b"p%d" % (number % 3): number})
         if number == 7:
-            log.store_offset(b"c", 5)
-            log.write_tracking()
+            log.journal.tracking.store_offset(b"c", 5)
+            log.journal.write_pending(log.committed_offset)
             log.flush(with_checkpoint=True)
     index_all(log)
     state(log, disk)
@@ -234,8 +234,8 @@ def left_by(state: Callable[[Log, FaultyDisk], None]) -> FaultyDisk:
 
 
 def everything(log: Log) -> tuple[object, ...]:
-    sequences = [log.tracking.sequence(b"p%d" % n) for n in range(3)]
-    return read_bodies(log), sequences, log.tracking.offset(b"c"), log.next_offset
+    sequences = [log.journal.tracking.sequence(b"p%d" % n) for n in range(3)]
+    return read_bodies(log), sequences, log.journal.tracking.offset(b"c"), log.next_offset
 
 
 def refusals(disk: FaultyDisk) -> Iterator[tuple[str, range]]:

@@ -39,8 +39,8 @@ class Writer:
                     log.expire(0).run()
                 self.disk.failures.clear()
             case 1:
-                log.store_offset(b"c", max(0, log.committed_offset - 1))
-                log.write_tracking()
+                log.journal.tracking.store_offset(b"c", max(0, log.committed_offset - 1))
+                log.journal.write_pending(log.committed_offset)
             case 2:
                 truncate(log, self.random.choice([id_ for id_, _ in self.chunks] or [0]))
             case 3:
@@ -132,8 +132,8 @@ def test_commands_beside_a_writer(tmp_path: Path, command: str) -> None:
     log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=2))
     for _ in range(3):
         append(log, [b"a message"])
-    log.store_offset(b"c", 1)
-    log.write_tracking()
+    log.journal.tracking.store_offset(b"c", 1)
+    log.journal.write_pending(log.committed_offset)
     if holder_of(str(tmp_path)) is None:
         pytest.skip("this system does not say who has locked a folder")
     for name in (f"{2:020}.segment", "tracking"):

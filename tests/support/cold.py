@@ -58,7 +58,7 @@ def make_cold(
     sealed = [one for one in log.segments.shown if log.segments.is_sealed(one) and one.num_chunks]
     chosen = [one for one in sealed[:number] if one.cold is None]
     stored = [put_segment(store, KEY, one, suffixes) for one in chosen]
-    before = log.manifest.segments if log.manifest is not None else ()
+    before = log.stored.manifest.segments if log.stored.manifest is not None else ()
     manifest = Manifest(
         stream=KEY,
         revision=len(before) + 1,
@@ -72,9 +72,9 @@ def make_cold(
     store.delete([KEY.manifest])
     store.create(KEY.manifest, encode_manifest(manifest))
     write_copy(sealed[0].disk, log.folder, manifest)
-    log.adopt_manifest(manifest)
+    log.stored.adopt(manifest)
     for segment in chosen:
-        log.make_cold(segment)
+        log.stored.make_cold(segment)
         segment.remove_file()
         if restored:
             segment.drop_filters()
@@ -132,7 +132,7 @@ class Bringer:
         except ColdError:
             fetch_file(segment.disk, self._store, cached, suffix)
         if suffix == FILTER_SUFFIX:
-            self._log.request_index(segment)
+            self._log.indexes.request(segment)
             load_filters(self._log)
 
     def release(self) -> None:
@@ -144,14 +144,14 @@ class Bringer:
 
 def load_filters(log: Log) -> None:
     """Load the filter indexes that are requested, as far as they are here."""
-    for segment in log.take_index_requests():
+    for segment in log.indexes.take_requests():
         segment.index_done()
         with suppress(ColdError):
             filters = load_or_build(
                 segment, segment.size, is_sealed=log.segments.is_sealed(segment)
             )
             if filters is not None:
-                log.adopt_filters(segment, filters, segment.size)
+                log.indexes.adopt(segment, filters, segment.size)
 
 
 def make_stream_cold(stream: Stream, store: ObjectStore, **options: bool) -> list[Segment]:

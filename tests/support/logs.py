@@ -59,7 +59,7 @@ def truncate(log: Log, offset: int, meanwhile: Callable[[], None] = lambda: None
         rest.copy(lambda: None)
         rest.finish()
         meanwhile()
-    assert log.is_covered(start)
+    assert log.journal.is_covered(start)
     log.truncate(start, rest.segment if rest is not None else None).run()
     return log.segments.first_offset
 

@@ -79,7 +79,7 @@ def stored(
         for s in log.segments.shown[:-1]
     )
     next_offset = log.segments.shown[-1].base_offset
-    content = journal_of(log.tracking, next_offset)
+    content = journal_of(log.journal.tracking, next_offset)
     uid = f"{next_offset:016x}"
     tracking = StoredTracking(next_offset, epoch, uid, StoredFile(len(content), crc32(content)))
     store.put(key.object(next_offset, epoch, uid, ".tracking"), content)

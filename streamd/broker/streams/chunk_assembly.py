@@ -56,7 +56,7 @@ class ChunkAssembly:
     def _sequence(self, reference: bytes) -> int | None:
         if reference in self._sequences:
             return self._sequences[reference]
-        return self._log.sequence(reference)
+        return self._log.journal.tracking.latest_sequence(reference)
 
     def _fits(self, entries: Entries) -> bool:
         """Whether entries go into this chunk; into an empty one they always do (see `split`)."""

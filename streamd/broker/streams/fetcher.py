@@ -543,7 +543,7 @@ class Fetcher:
         while (segment := self.segment_of(job.stream, job.cached)) is not None and job.users:
             if segment.filters is not None or segment.damage or not segment.is_indexable:
                 return
-            job.stream.log.request_index(segment)
+            job.stream.log.indexes.request(segment)
             with trio.move_on_after(_INDEX_SECONDS):
                 await self._index_loaded.park()
 
@@ -597,7 +597,7 @@ class Fetcher:
         """See `still_names`; False where the log does not have the segment any more."""
         if self.segment_of(job.stream, job.cached) is None:
             return False
-        known, store = job.stream.log.manifest, self._store
+        known, store = job.stream.log.stored.manifest, self._store
         assert known is not None and store is not None  # noqa: S101, PT018 - or it was not cold
         return await threads.in_thread(still_names, store, known, job.cached.stored)
 

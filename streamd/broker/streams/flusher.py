@@ -44,9 +44,9 @@ class Flusher:
             if opened not in self._dirty:
                 self._dirty[opened] = None
                 self._work.set()
-            if opened.log.unflushed_bytes >= FLUSH_BYTES:
+            if opened.log.flushing.unflushed_bytes >= FLUSH_BYTES:
                 self._hurry.set()
-        elif self.mode is FlushMode.OS and opened.log.needs_upkeep:
+        elif self.mode is FlushMode.OS and opened.log.flushing.needs_upkeep:
             self._dirty[opened] = None
             self._work.set()
 

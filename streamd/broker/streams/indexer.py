@@ -50,7 +50,7 @@ class Indexer:
             while self._requesting:
                 opened = next(iter(self._requesting))
                 del self._requesting[opened]
-                for segment in opened.log.take_index_requests():
+                for segment in opened.log.indexes.take_requests():
                     if await opened.build_index(segment):
                         self._count(segment)
                     await trio.lowlevel.checkpoint()

@@ -122,11 +122,11 @@ class KeyUpkeep:
         try:
             progress = await self._step(maker)
         except Exception:
-            self._log.keys_requested = False
+            self._log.indexes.keys_requested = False
             raise
         if progress is Progress.DONE:
-            self._log.keys_requested = False
-            self._log.keys_wanted_from = tail_from(self._log)
+            self._log.indexes.keys_requested = False
+            self._log.indexes.keys_wanted_from = tail_from(self._log)
             self.look_again()
         return progress
 

@@ -121,14 +121,15 @@ class LogMaintenance:
             self._fail(str(error))
             return False
         # Whoever has asked for it: what came meanwhile has found the writer paused.
-        if has_run and (log.commits_on_flush or log.tracking.has_pending or log.awaits_flush):
+        may_wait = log.commits_on_flush or log.flushing.obstacle is not None
+        if has_run and (may_wait or log.journal.tracking.has_pending):
             self._goes_on()
         return has_run
 
     async def _flush(self, *, only_sealed: bool, with_checkpoint: bool, seals: bool) -> bool:
         log, writer = self._log, self._writer
         async with self._turn:
-            if self.is_stopped or log.is_closed or log.failed is not None:
+            if self.is_stopped or log.is_closed or log.flushing.failed is not None:
                 return False
             try:
                 flush = log.begin_flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
@@ -146,7 +147,7 @@ class LogMaintenance:
                 self._seal()
         if flush.fault:
             logger.warning("stream %s: the next start may take longer: %s", self._name, flush.fault)
-        if log.awaits_flush and failure is not None:
+        if log.flushing.obstacle is not None and failure is not None:
             writer.wait_for(failure)
             return True
         if failure is not None:
@@ -154,7 +155,7 @@ class LogMaintenance:
         if log.commits_on_flush:
             with self._rounds.open():
                 writer.settle()
-        elif log.tracking.has_pending:  # it came while the journal was rewritten
+        elif log.journal.tracking.has_pending:  # it came while the journal was rewritten
             with self._rounds.open():
                 writer.write()
         return True
@@ -379,10 +380,10 @@ class LogMaintenance:
         self, offset: int, rest: Rest | None
     ) -> tuple[int, Iterator[Callable[[], None]]]:
         """Let the log begin at a base offset, in a turn; gives its first one, and what is left."""
-        log = self._log
-        if not log.is_covered(offset):  # the disk had no room for what is known of publishers
+        log, is_covered = self._log, self._log.journal.is_covered
+        if not is_covered(offset):  # the disk had no room for what is known of publishers
             bases = [s.base_offset for s in log.segments.shown if s.base_offset < offset]
-            offset, rest = max(filter(log.is_covered, bases), default=0), None
+            offset, rest = max(filter(is_covered, bases), default=0), None
         if offset <= log.segments.kept_from:  # or retention was faster
             return log.segments.kept_from, iter(())
         self._goes_before = offset
@@ -411,7 +412,7 @@ class LogMaintenance:
             if self.is_stopped or log.is_closed:
                 return False
             try:
-                gone = log.follow(manifest, tracking(log.tracking))
+                gone = log.follow(manifest, tracking(log.journal.tracking))
             except StorageError as error:
                 logger.warning("stream %s: %s", self._name, error)
                 return False
@@ -436,7 +437,7 @@ class LogMaintenance:
                 lambda: write_copy(disk, folder, manifest), logging.WARNING
             )
             if is_written and not log.is_closed:
-                log.adopt_manifest(manifest)
+                log.stored.adopt(manifest)
             return is_written
 
     async def evict(self, segments: Collection[Segment]) -> None:
@@ -448,7 +449,7 @@ class LogMaintenance:
                     return
                 if not log.keeps(segment) or segment.stored is None or segment.cold is not None:
                     continue
-                log.make_cold(segment)
+                log.stored.make_cold(segment)
                 await self._carry_out(segment.remove_file, logging.WARNING)
 
     async def build_index(self, segment: Segment) -> bool:
@@ -520,7 +521,7 @@ class LogMaintenance:
             await self.expire()
 
     async def _build_index(self, segment: Segment) -> bool:
-        log, size = self._log, self._log.indexed_size(segment)
+        log, size = self._log, self._log.indexes.size_of(segment)
         is_sealed = log.segments.is_sealed(segment)
         in_memory = segment.filters if is_sealed else None
         try:
@@ -542,7 +543,7 @@ class LogMaintenance:
             return False
         if filters is None or not log.keeps(segment):
             return False
-        log.adopt_filters(segment, filters, size)
+        log.indexes.adopt(segment, filters, size)
         return segment.filters is filters and isinstance(filters, FilterFile)
 
     def _check_running(self) -> None:

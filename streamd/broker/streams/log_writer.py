@@ -144,7 +144,7 @@ class LogWriter:
         Raises:
             ValueError: the reference cannot be stored.
         """
-        self._log.store_offset(reference, offset)
+        self._log.journal.tracking.store_offset(reference, offset)
         self.num_asked += 1
 
     @property
@@ -205,12 +205,13 @@ class LogWriter:
         has_written = False
         try:
             if self.failure is None:
-                has_offsets, asked = log.tracking.has_pending, self.num_asked
+                tracking, asked = log.journal.tracking, self.num_asked
+                has_offsets = tracking.has_pending
                 self._append_all(has_offsets=has_offsets)
-                if not (has_offsets and log.tracking.has_pending):  # or the journal is rewritten
+                if not (has_offsets and tracking.has_pending):  # or the journal is rewritten
                     self._num_written = asked
                 has_written = has_offsets
-            if log.commits_on_flush and not log.is_flushed:
+            if log.commits_on_flush and not log.flushing.is_flushed:
                 self._settled.unpark_all()  # there is room in the queue
             else:
                 self.settle()
@@ -221,10 +222,11 @@ class LogWriter:
 
     def _append_all(self, *, has_offsets: bool) -> None:
         try:
-            self._log.check_obstacle()
+            if self._log.flushing.obstacle is not None:
+                raise self._log.flushing.obstacle
             self._write_queue()
             if has_offsets:
-                self._log.write_tracking()
+                self._log.journal.write_pending(self._log.committed_offset)
         except StorageError as error:
             if error.is_temporary:
                 self.wait_for(error)
@@ -370,7 +372,7 @@ class LogWriter:
         self.failure = reason
         if self.state is not WriterState.STOPPED:
             self.state = WriterState.FAILED
-        if self._log.failed is not None:
+        if self._log.flushing.failed is not None:
             self.refuse_written(Reason.NOT_AVAILABLE)
         self._refuse_queue(Reason.NOT_AVAILABLE)
 

@@ -175,7 +175,7 @@ class OpenLog:
                 await self._expire_beside()
             if writer.is_waiting:
                 await trio.sleep(FULL_DISK_SECONDS)
-                if self.log.awaits_flush:
+                if self.log.flushing.obstacle:
                     await self.maintenance.flush()
                 self.work.set()
 
@@ -210,7 +210,7 @@ class OpenLog:
 
     @property
     def _waits_for_flush(self) -> bool:
-        return self.log.commits_on_flush and not self.log.is_flushed
+        return self.log.commits_on_flush and not self.log.flushing.is_flushed
 
     def write_in_round(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""
@@ -271,7 +271,8 @@ class OpenLog:
     def want_keys(self) -> None:
         """Have the key indexes made that are missing, soon."""
         self.upkeep.look_again()
-        self.log.request_keys()
+        if self.log.policy.key_properties:
+            self.log.indexes.request_keys()
 
     async def load_keys(self, segment: Segment) -> None:
         """Look at the key file of a segment where nobody has, so that `keys_of` need not.
@@ -343,4 +344,4 @@ class OpenLog:
         self.running.cancel()
         self.writer.remove()
         self.log.abandon()
-        self.log.forget_cold()
+        self.log.stored.forget_cold()

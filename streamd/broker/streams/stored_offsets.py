@@ -19,7 +19,7 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
     """
     await stream.settled()  # what is answered is as safe as a confirmed message
     found: list[StoredOffset] = []
-    async for reference, offset in in_turns(sorted(stream.log.tracking.offsets().items())):
+    async for reference, offset in in_turns(sorted(stream.log.journal.tracking.offsets().items())):
         if not stream.is_open:
             break  # deleted meanwhile
         log = stream.log

@@ -164,8 +164,8 @@ class Stream:
         return self.life.figures
 
     def _begin(self, log: Log) -> OpenLog:
-        if log.manifest is not None:
-            self.standing.rest_on(log.manifest)
+        if log.stored.manifest is not None:
+            self.standing.rest_on(log.stored.manifest)
         opened = OpenLog(
             self.name,
             log,
@@ -351,11 +351,11 @@ class Stream:
                 failed: it may be known again after a restart.
         """
         opened = self.life.held
-        if not opened.log.delete_offset(reference.encode()):
+        if not opened.log.journal.delete_offset(reference.encode()):
             return False
         await opened.maintenance.flush()
         self._check_there()
-        if self.failed or opened.log.is_closed or opened.log.awaits_flush:
+        if self.failed or opened.log.is_closed or opened.log.flushing.obstacle:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")
         return True
 

@@ -126,9 +126,9 @@ class SegmentUploads:
             return 0.0
         if not self._manifest.is_known and not await self._manifest.meet(tiered):
             return None
-        if tiered.log.has_unflushed_seals:
+        if tiered.log.flushing.sealed:
             await tiered.work.maintenance.flush(only_sealed=True)
-            if tiered.log.has_unflushed_seals:
+            if tiered.log.flushing.sealed:
                 return SOON_SECONDS
         self.waits_for_index = not self._has_filters(tiered, segment)
         if self.waits_for_index or not self._has_keys(tiered, segment):
@@ -153,7 +153,7 @@ class SegmentUploads:
         if self._asked is segment:
             return True  # it was made, and is in memory no more
         self._asked = segment
-        tiered.log.request_index(segment)
+        tiered.log.indexes.request(segment)
         return not segment.index_requested
 
     def _has_keys(self, tiered: TieredLog, segment: Segment) -> bool:
@@ -172,7 +172,7 @@ class SegmentUploads:
                 return known
             await self._drop(tiered)
         tracking = await self._tracking_before()
-        now = tiered.log.tracking.snapshot_blocks()
+        now = tiered.log.journal.tracking.snapshot_blocks()
         uid = random_name()
         try:
             packed = await threads.in_thread(pack, segment, mine.epoch, uid, tracking)
@@ -219,7 +219,7 @@ class SegmentUploads:
         if kept is None:
             return
         at, before = kept.manifest.next_offset, await self._tracking_before()
-        now = as_of(at, before, tiered.log.tracking.snapshot_blocks())
+        now = as_of(at, before, tiered.log.journal.tracking.snapshot_blocks())
         if now.offsets() == before.offsets():
             return
         content, uid = journal_of(now, at), random_name()

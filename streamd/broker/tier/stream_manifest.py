@@ -57,8 +57,8 @@ class TieredLog(NamedTuple):
     @property
     def key(self) -> StreamKey:
         """Its place in the store, once it has one."""
-        assert self.log.manifest is not None, "it was met"  # noqa: S101
-        return self.log.manifest.stream
+        assert self.log.stored.manifest is not None, "it was met"  # noqa: S101
+        return self.log.stored.manifest.stream
 
     @property
     def is_gone(self) -> bool:
@@ -125,17 +125,17 @@ class StreamManifest:
         """Know what the store has of it; whether it is in the tier, or is to be."""
         log = tiered.log
         if self.is_known and self._attempt is None:
-            return self.kept is not None or log.manifest is not None or log.policy.tier
-        if tiered.log.manifest is None:
+            return self.kept is not None or log.stored.manifest is not None or log.policy.tier
+        if tiered.log.stored.manifest is None:
             if not tiered.log.policy.tier or next_unstored(tiered.log) is None:
                 return tiered.log.policy.tier
             if not await self._begin(tiered):
                 return False
-        assert tiered.log.manifest is not None  # noqa: S101 - see above
+        assert tiered.log.stored.manifest is not None  # noqa: S101 - see above
         if self._attempt is not None:
             await self.write(tiered, self._attempt.before, self._attempt.wanted)
             return not tiered.is_over
-        known = tiered.log.manifest
+        known = tiered.log.stored.manifest
         found = await ask(look_up, self._ownership.store, known.stream, known.segments)
         return await self._take(tiered, found)
 
@@ -147,7 +147,7 @@ class StreamManifest:
 
     async def _take(self, tiered: TieredLog, found: KeptManifest | None) -> bool:
         """Go on from what the store has."""
-        known = tiered.log.manifest
+        known = tiered.log.stored.manifest
         assert known is not None  # noqa: S101 - see `_meet`
         if found is not None and self._is_overtaken(found.manifest):
             await self._ownership.check_ownership()

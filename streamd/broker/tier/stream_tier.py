@@ -245,8 +245,8 @@ class TieredStream:
     @property
     def key(self) -> StreamKey | None:
         """Where it is in the store; None where it is not, or nobody has looked."""
-        if self._log is not None and self._log.manifest is not None:
-            self._key = self._log.manifest.stream
+        if self._log is not None and self._log.stored.manifest is not None:
+            self._key = self._log.stored.manifest.stream
         return self._key
 
     @property
@@ -281,12 +281,14 @@ class TieredStream:
         is_met = await manifest.meet(tiered)
         self._take_stored()
         if not is_met:
-            is_outside = log.manifest is None and not log.policy.tier
+            is_outside = log.stored.manifest is None and not log.policy.tier
             if is_outside or tiered.is_over:
                 return None
             return _FAULT_SECONDS if self.fault else SHORTAGE_SECONDS
         kept = manifest.kept
-        if kept is not None and log.manifest != kept.manifest:  # there was no room for the copy
+        if (
+            kept is not None and log.stored.manifest != kept.manifest
+        ):  # there was no room for the copy
             is_there = await tiered.keep(kept.manifest)
             return 0.0 if is_there else SHORTAGE_SECONDS
         if await manifest.follow(tiered):
@@ -382,7 +384,7 @@ class TieredStream:
         )
 
     def _count(self, log: Log) -> _Numbers:
-        local, manifest = log.segments.local, log.manifest
+        local, manifest = log.segments.local, log.stored.manifest
         waiting = log.segments.unstored if log.policy.tier else []
         return _Numbers(
             sum(segment.size for segment in local),

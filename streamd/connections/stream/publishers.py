@@ -265,7 +265,7 @@ class Publishers:
             check_reference(command.reference)
             async with self._context.readable(name) as (stream, log):
                 await stream.settled()  # what this connection sent before counts
-                found = log.tracking.sequence(command.reference.encode()) or 0
+                found = log.journal.tracking.sequence(command.reference.encode()) or 0
             sequence = found
         except Refused as refused:
             code = code_of(refused)

@@ -298,7 +298,7 @@ class Consumers:
             check_reference(command.reference)
             async with self._context.readable(name) as (stream, log):
                 await stream.settled()  # an offset in an answer is as safe as a confirmed message
-                found = log.tracking.offset(command.reference.encode())
+                found = log.journal.tracking.offset(command.reference.encode())
             offset, code = found, ResponseCode.NO_OFFSET if found is None else OK
         except Refused as refused:
             code = code_of(refused)

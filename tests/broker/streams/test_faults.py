@@ -401,7 +401,7 @@ class TestFlushing:
             await trio.sleep(0.3)
             written_at = trio.current_time()
             bench.stream.store_offset("app", number)
-            while not bench.log.is_flushed:
+            while not bench.log.flushing.is_flushed:
                 await trio.sleep(0.01)
             assert trio.current_time() - written_at <= 1.02
         assert bench.num_flushes <= 41
@@ -413,7 +413,7 @@ class TestFlushing:
         for number in range(9):
             bench.publish(number + 1, size=1 << 20)
             await wait_all_tasks_blocked()
-        assert bench.log.unflushed_bytes < 2 << 20
+        assert bench.log.flushing.unflushed_bytes < 2 << 20
         assert bench.num_flushes == 1
 
     async def test_os_flushes_what_is_sealed(self, nursery: trio.Nursery) -> None:
@@ -427,7 +427,7 @@ class TestFlushing:
         bench.publish(51)
         await wait_all_tasks_blocked()
         assert bench.num_flushes == 1
-        assert not bench.log.has_unflushed_seals
+        assert not bench.log.flushing.sealed
 
 
 SHORTAGES = {errno.EMFILE: "too many files are open", errno.ENOMEM: "memory is short"}

@@ -460,7 +460,7 @@ async def test_a_store_that_cannot_say_what_became_of_it(
     world: World, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is another one, or half of it is there: whoever waits goes on waiting."""
-    known = world.stream.log.manifest
+    known = world.stream.log.stored.manifest
     assert known is not None
     key = known.stream.manifest
     gone = {one: world.store.objects.pop(one) for one in (_key_of(world), key)}

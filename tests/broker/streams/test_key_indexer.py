@@ -113,7 +113,7 @@ async def test_all_is_indexed_when_it_is_quiet(keyed: tuple[Harness, Peer], work
     assert len(log.segments.shown) > 3
     assert [found(server, number) for number in range(40)] == [1] * 40
     assert len(key_files(server.data)) == len(log.segments.shown)
-    assert not log.keys_requested
+    assert not log.indexes.keys_requested
     before = len(worker.jobs)
     await trio.sleep(30)
     assert (len(worker.jobs), worker.ended) == (before, 1), "nobody is kept for nothing"

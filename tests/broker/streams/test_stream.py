@@ -149,7 +149,7 @@ async def test_order_and_sequences_hold_across_a_full_disk(nursery: trio.Nursery
     first = await bench.answers()
     confirmed = [n for answer in first for n in answer.publishing_ids]  # type: ignore[union-attr]
     assert confirmed == list(range(1, len(confirmed) + 1))
-    assert bench.log.tracking.sequence(b"p") == (confirmed[-1] if confirmed else None)
+    assert bench.log.journal.tracking.sequence(b"p") == (confirmed[-1] if confirmed else None)
     bench.publish(1, 2)  # sent again meanwhile
     bench.disk.capacity = None
     await trio.sleep(1.1)
@@ -218,11 +218,11 @@ async def test_stored_offsets_wait_for_room_too(nursery: trio.Nursery) -> None:
     bench.fill_disk()
     bench.stream.store_offset("app", 5)
     await wait_all_tasks_blocked()
-    assert bench.log.tracking.offset(b"app") == 5
+    assert bench.log.journal.tracking.offset(b"app") == 5
     bench.disk.capacity = None
     await trio.sleep(1.1)
     reopened = Log.open("s", bench.log.policy, bench.disk)
-    assert reopened.tracking.offset(b"app") == 5
+    assert reopened.journal.tracking.offset(b"app") == 5
 
 
 async def test_a_bug_in_writing_fails_the_stream_only(

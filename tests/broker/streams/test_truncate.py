@@ -337,11 +337,11 @@ class TestStoredOffsets:
         await fill(peer)
         log = server.host.find("s").log
 
-        def full() -> None:
+        def full(_next_offset: int) -> None:
             raise StorageError("write", "a file", OSError(28, "No space left on device"))
 
         with monkeypatch.context() as patched:
-            patched.setattr(log, "write_tracking", full)
+            patched.setattr(log.journal, "write_pending", full)
             answer = await manage(peer, "offset.set", stream="s", name="a", offset="2")
             assert answer.code == ResponseCode.STREAM_NOT_AVAILABLE
             assert answer.reason == "the disk is full"
@@ -372,10 +372,10 @@ class TestStoredOffsets:
                     partial(must, peer, "offset.set", stream="s", name="a", offset="7")
                 )
                 await wait_all_tasks_blocked()
-                assert stream.log.tracking.has_pending
+                assert stream.log.journal.tracking.has_pending
                 assert len(nursery.child_tasks) == 2, "the one that sets it waits, too"
                 goes_on.set()
-        assert not stream.log.tracking.has_pending
+        assert not stream.log.journal.tracking.has_pending
 
     async def test_their_stream_is_deleted_meanwhile(
         self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch

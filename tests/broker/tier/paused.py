@@ -194,7 +194,7 @@ async def _beside(old: Harness, new: Harness, pause: Pause, store: FakeStore) ->
     counting = _counting(store)
     for name in new.host.names():
         async with new.host.find(name).opened() as log:
-            manifest = log.manifest
+            manifest = log.stored.manifest
         assert manifest == counting.get(name), name
         assert manifest is None or _is_whole(store, manifest)
         bodies = await _bodies(new, name)

@@ -182,8 +182,8 @@ async def test_stored_offsets_and_sequences_are_those_of_the_store(
         harness(tmp_path / "new", **TIER) as server,
         server.host.find("s").opened() as log,
     ):
-        assert log.tracking.offset(b"reader") == 1
-        assert log.tracking.sequence(b"pub") == 42
+        assert log.journal.tracking.offset(b"reader") == 1
+        assert log.journal.tracking.sequence(b"pub") == 42
 
 
 async def test_sequences_of_messages_that_are_not_stored_are_not_believed(
@@ -199,8 +199,8 @@ async def test_sequences_of_messages_that_are_not_stored_are_not_believed(
         harness(tmp_path / "new", restore=True, **TIER) as server,
         server.host.find("s").opened() as log,
     ):
-        assert log.tracking.sequence(b"early") == 5
-        assert log.tracking.sequence(b"late") is None
+        assert log.journal.tracking.sequence(b"early") == 5
+        assert log.journal.tracking.sequence(b"late") is None
 
 
 async def test_index_files_come_by_themselves(tmp_path: Path, store: FakeStore) -> None:

@@ -60,7 +60,7 @@ async def _goes_on(folder: Path, store: FakeStore) -> int:
             return 0
         async with server.host.find("s").opened() as log:
             end = log.segments.gaps.before(log.next_offset)
-            offset = log.tracking.offset(b"reader")
+            offset = log.journal.tracking.offset(b"reader")
         assert await _read(peer, end) == _ALL[:end]
         assert offset is None or offset in range(0, len(_ALL), 4 * A_FRAME)
         await peer.declare("s", reference="p")

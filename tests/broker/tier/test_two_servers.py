@@ -97,7 +97,7 @@ async def test_a_life_that_it_begins_does_not_replace_the_one_that_counts(tmp_pa
             await _goes_on(late)
     async with tiered(tmp_path / "third", store, restore=True) as third:
         assert await _next_offset(third, "s") == stored.next_offset
-        restored = third.host.find("s").log.manifest
+        restored = third.host.find("s").log.stored.manifest
         assert restored is not None
         assert restored.stream == stored.stream
 
@@ -140,7 +140,7 @@ async def test_consumers_miss_nothing_of_what_a_new_machine_gets(tmp_path: Path)
         tiered(tmp_path / "new", store, restore=True) as new,
         new.host.find("s").opened() as log,
     ):
-        assert log.tracking.offset(b"app") == stored - 1
+        assert log.journal.tracking.offset(b"app") == stored - 1
 
 
 class _Line:

@@ -74,7 +74,7 @@ async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
         assert manifest.revision == len(manifest.segments) == 5
         assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
         assert manifest.arguments["max-age"] == "7D"
-        assert log.manifest == manifest
+        assert log.stored.manifest == manifest
         report = tier_of(server).stream(server.host.name, server.host.find("s").name)
         assert report is not None
         assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)

@@ -363,7 +363,7 @@ async def test_thousands_of_small_commands_do_not_keep_others_waiting(
     async def look() -> None:
         while not seen or seen[-1] != 4999:
             await trio.lowlevel.checkpoint()
-            seen.append(stream.log.tracking.offset(b"me"))
+            seen.append(stream.log.journal.tracking.offset(b"me"))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look)

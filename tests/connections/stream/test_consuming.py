@@ -512,7 +512,7 @@ class TestStoredOffsets:
     async def test_a_burst(self, server: Harness, reader: Peer) -> None:
         await reader.send(*(c.StoreOffset("app", "s", n) for n in range(50_000)))
         assert (await reader.ask(c.QueryOffset, "app", "s")).offset == 49_999
-        journal = server.host.find("s").log._journal
+        journal = server.host.find("s").log.journal
         assert journal._size < 10_000  # not a record per frame
 
     async def test_they_take_no_offsets_of_the_stream(self, reader: Peer) -> None:

@@ -42,10 +42,10 @@ def value_of(number: int) -> bytes:
 def index_all(log: Log) -> None:
     """What the server's indexer does."""
     for segment in log.segments.shown:
-        size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
+        size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
         filters = load_or_build(segment, size, is_sealed)
         if filters is not None:
-            log.adopt_filters(segment, filters, size)
+            log.indexes.adopt(segment, filters, size)
 
 
 def small_log() -> FaultyDisk:
@@ -58,10 +58,10 @@ def small_log() -> FaultyDisk:
         now_ms = START_MS + 10 * number
         append(log, BODIES[number : number + 2], values, now_ms=now_ms, sequences=sequences)
         if number == 8:
-            log.store_offset(b"app", 3)
+            log.journal.tracking.store_offset(b"app", 3)
             log.flush(with_checkpoint=True)
     index_all(log)
-    log.store_offset(b"app", 7)
+    log.journal.tracking.store_offset(b"app", 7)
     log.filter_demand.add([b"v1"])
     log.close()
     return disk
@@ -148,8 +148,8 @@ def check(disk: FaultyDisk) -> None:
     log = Log.open(FOLDER, POLICY, disk)
     assert log.report.losses == ()
     assert (log.segments.num_lost, log.committed_offset) == (0, len(BODIES))
-    assert log.tracking.sequence(b"p") == len(BODIES)
-    assert log.tracking.offset(b"app") in (None, 3, 7)
+    assert log.journal.tracking.sequence(b"p") == len(BODIES)
+    assert log.journal.tracking.offset(b"app") in (None, 3, 7)
     check_reading(log)
     index_all(log)
     check_filters(log)
@@ -443,10 +443,10 @@ class TestNothingIsIndexedBeforeItIsCommitted:
             append(log, [b"%d" % number], [b"a"])
         (segment,) = log.segments.shown
         flush = log.begin_flush()
-        size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
+        size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
         filters = load_or_build(segment, size, is_sealed)
         assert filters is not None
-        adopt: Callable[[], None] = lambda: log.adopt_filters(segment, filters, size)  # noqa: E731
+        adopt: Callable[[], None] = lambda: log.indexes.adopt(segment, filters, size)  # noqa: E731
         if adopted == "before the flush":
             adopt()
         assert f"{FOLDER}/{0:020d}{FILTER_SUFFIX}" not in disk.files

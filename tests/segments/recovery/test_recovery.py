@@ -101,7 +101,7 @@ def test_every_cut_of_the_last_two_chunks_leaves_the_longest_whole_prefix(tmp_pa
         found, log = reopened(folder)
         assert found == kept, cut
         assert log.committed_offset == len(kept)
-        assert log.tracking.sequence(b"p") == len(kept)  # only what was kept
+        assert log.journal.tracking.sequence(b"p") == len(kept)  # only what was kept
         log.close()
         shutil.rmtree(folder)
 
@@ -250,7 +250,9 @@ def test_what_follows_damage_that_was_not_on_the_device_goes_into_quarantine(
     raw = path.read_bytes()
     found, log = reopened(tmp_path, policy)
     assert found == written[:4]
-    assert log.tracking.sequence(b"p") == 4  # a message that is sent again is not a duplicate
+    assert (
+        log.journal.tracking.sequence(b"p") == 4
+    )  # a message that is sent again is not a duplicate
     assert log.report.steps[0].endswith("; they are kept in quarantine")
     kept = tmp_path / "quarantine" / f"{path.name}.from-byte-{start}.aside"
     assert kept.read_bytes() == raw[start:]
@@ -298,7 +300,7 @@ def test_a_header_whose_end_is_lost(tmp_path: Path, lost: int) -> None:
     path.write_bytes(raw[:torn] + bytes(len(raw) - torn))
     found, log = reopened(tmp_path, policy)
     assert found == written[:3]
-    assert (log.next_offset, log.tracking.sequence(b"p")) == (3, 3)
+    assert (log.next_offset, log.journal.tracking.sequence(b"p")) == (3, 3)
     log.close()
 
 
@@ -326,7 +328,7 @@ def test_segments_behind_a_fault_go_into_quarantine(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: start + 20])
     found, log = reopened(tmp_path)
     assert found == written[:2]
-    assert (log.next_offset, log.tracking.sequence(b"p")) == (2, 2)
+    assert (log.next_offset, log.journal.tracking.sequence(b"p")) == (2, 2)
     assert f"moved {segment_of(tmp_path, 3)} into quarantine" in "\n".join(log.report.steps)
     log.close()
     kept = {p.name: p.read_bytes() for p in (tmp_path / "quarantine").iterdir()}
@@ -396,7 +398,7 @@ def test_what_retention_had_begun_is_finished(tmp_path: Path) -> None:
     found, log = reopened(tmp_path, policy)
     assert found == written[6:]
     assert log.report.losses == ()
-    assert log.tracking.sequence(b"p") == 8
+    assert log.journal.tracking.sequence(b"p") == 8
     log.close()
     assert not segment_of(tmp_path, 0).exists()
 
@@ -430,7 +432,7 @@ def test_a_damaged_version_costs_nothing(version: int) -> None:
     log = Log.open("s", ROLLING, original)
     for number in range(4):
         append(log, [b"%d" % number], sequences={b"p": number + 1})
-    log.store_offset(b"c", 2)
+    log.journal.tracking.store_offset(b"c", 2)
     log.close()
     original.files[f"s/{0:020d}.segment"].content[8:12] = bytes(4)  # of the first chunk
     original.files[f"s/{0:020d}.index"].content.append(0)  # so it is noticed
@@ -441,8 +443,8 @@ def test_a_damaged_version_costs_nothing(version: int) -> None:
         log = Log.open("s", ROLLING, disk)
         assert log.report.losses == ()
         assert read_bodies(log) == [b"1", b"2", b"3"]
-        assert log.tracking.sequence(b"p") == 4
-        assert log.tracking.offset(b"c") == 2
+        assert log.journal.tracking.sequence(b"p") == 4
+        assert log.journal.tracking.offset(b"c") == 2
         log.close()
 
 
@@ -460,7 +462,7 @@ def test_what_is_flushed_is_not_read_again() -> None:
         log.abandon()  # killed
         disk.reads = 0
         log = Log.open("s", policy, disk)
-        assert (log.next_offset, log.tracking.sequence(b"p")) == (count + 1, count)
+        assert (log.next_offset, log.journal.tracking.sequence(b"p")) == (count + 1, count)
         reads[count] = disk.reads
     assert reads[600] <= reads[30] + 20  # binary search
     assert reads[600] < 60
@@ -566,12 +568,12 @@ class TestTrackingJournal:
         (tmp_path / "tracking").write_bytes(content)
         found, log = reopened(tmp_path)
         assert found == written
-        assert log.tracking.sequence(b"p") == 8
+        assert log.journal.tracking.sequence(b"p") == 8
         assert any("cut the tracking journal" in step for step in log.report.steps)
-        log.store_offset(b"c", 4)
+        log.journal.tracking.store_offset(b"c", 4)
         log.close()
         log = Log.open(str(tmp_path), ROLLING)
-        assert (log.tracking.offset(b"c"), log.tracking.sequence(b"p")) == (4, 8)
+        assert (log.journal.tracking.offset(b"c"), log.journal.tracking.sequence(b"p")) == (4, 8)
         assert log.report.steps == ()
         log.close()
 
@@ -581,8 +583,8 @@ class TestTrackingJournal:
         append(log, 4 * [b"x"])
         sizes = []
         for n in range(4):
-            log.store_offset(b"c", n)
-            log.write_tracking()
+            log.journal.tracking.store_offset(b"c", n)
+            log.journal.write_pending(log.committed_offset)
             sizes.append((original / "tracking").stat().st_size)
         log.close()
         raw = (original / "tracking").read_bytes()
@@ -592,7 +594,7 @@ class TestTrackingJournal:
             (folder / "tracking").write_bytes(raw[:cut])
             log = Log.open(str(folder))
             whole = sum(cut >= size for size in sizes)
-            assert log.tracking.offset(b"c") == (whole - 1 if whole else None), cut
+            assert log.journal.tracking.offset(b"c") == (whole - 1 if whole else None), cut
             log.close()
             shutil.rmtree(folder)
 
@@ -605,13 +607,13 @@ class TestTrackingJournal:
         path.write_bytes(path.read_bytes()[:start])
         log = Log.open(str(tmp_path), ROLLING)
         assert log.committed_offset == 1
-        assert log.tracking.sequence(b"p") == 1
+        assert log.journal.tracking.sequence(b"p") == 1
         # Other chunks take the offsets that the lost ones had, beyond the old snapshot: it must
         # not look valid again.
         append(log, [b"x", b"y", b"z"], sequences={b"p": 70})
         log.close()
         log = Log.open(str(tmp_path), ROLLING)
-        assert log.tracking.sequence(b"p") == 70
+        assert log.journal.tracking.sequence(b"p") == 70
         log.close()
 
     def test_a_rewritten_journal_still_knows_what_was_safe(self, tmp_path: Path) -> None:
@@ -624,7 +626,7 @@ class TestTrackingJournal:
         log.expire(0).run()
         assert log.segments.first_offset == 1
         append(log, [b"z"], sequences={b"p": 2})
-        log._journal.must_be_rewritten()  # as it is when it has grown
+        log.journal.must_be_rewritten()  # as it is when it has grown
         flush = log.begin_flush(only_sealed=True)
         flush.run()
         log.end_flush(flush)
@@ -632,7 +634,7 @@ class TestTrackingJournal:
         for path in tmp_path.glob(f"{2:020d}.*"):
             path.unlink()
         log = Log.open(str(tmp_path), policy)
-        assert (log.committed_offset, log.tracking.sequence(b"p")) == (2, 1)
+        assert (log.committed_offset, log.journal.tracking.sequence(b"p")) == (2, 1)
         log.close()
 
     def test_an_offset_that_was_taken_back_does_not_return(self, tmp_path: Path) -> None:
@@ -641,15 +643,15 @@ class TestTrackingJournal:
         log = Log.open(str(tmp_path), policy)
         for _ in range(4):
             append(log, [b"x"])
-        log.store_offset(b"c", 3)
+        log.journal.tracking.store_offset(b"c", 3)
         log.flush(with_checkpoint=True)
-        log.store_offset(b"c", 0)
+        log.journal.tracking.store_offset(b"c", 0)
         log.expire(0).run()
-        assert log.tracking.offset(b"c") is None
-        log.write_tracking()
+        assert log.journal.tracking.offset(b"c") is None
+        log.journal.write_pending(log.committed_offset)
         log.abandon()
         log = Log.open(str(tmp_path), policy)
-        assert log.tracking.offset(b"c") in (None, 0)
+        assert log.journal.tracking.offset(b"c") in (None, 0)
         log.close()
 
     def test_a_damaged_trailer_costs_its_own_tracking_only(self, tmp_path: Path) -> None:
@@ -660,7 +662,7 @@ class TestTrackingJournal:
         flip(path, end - 1)
         found, log = reopened(tmp_path, policy)
         assert found == written
-        assert log.tracking.sequence(b"p") == 5
+        assert log.journal.tracking.sequence(b"p") == 5
         assert any("left out tracking" in step for step in log.report.steps)
         log.close()
 
@@ -721,7 +723,7 @@ def test_a_log_that_rabbitmq_wrote(tmp_path: Path) -> None:
     segment_of(tmp_path, 0).write_bytes(b"OSIL\0\0\0\1" + user + delta)
     log = Log.open(str(tmp_path))
     assert log.committed_offset == 3
-    assert log.tracking.sequence(b"wid1") == 7
+    assert log.journal.tracking.sequence(b"wid1") == 7
     assert read_bodies(log) == [b"hi", b"ho"]
     assert read_bodies(log, matcher=ChunkMatcher([b"grape"])) == [b"hi", b"ho"]
     assert [c.header.chunk_id for c in read_chunks(log)] == [0]
@@ -747,7 +749,7 @@ def test_what_truncation_had_begun_is_finished() -> None:
         assert log.report.losses == ()
         assert log.segments.first_offset == 6 if is_done else log.segments.first_offset in (0, 6)
         assert read_bodies(log) == bodies(10)[log.segments.first_offset :]
-        assert log.tracking.sequence(b"p") == 10
+        assert log.journal.tracking.sequence(b"p") == 10
         found.add((is_done, log.segments.first_offset))
         log.close()
         again = Log.open("s", LogPolicy(), disk)

@@ -163,10 +163,10 @@ def _packed(bodies: Sequence[bytes], compression: int) -> bytes:
 
 def index_all(log: Log) -> None:
     for segment in log.segments.shown:
-        size, is_sealed = log.indexed_size(segment), log.segments.is_sealed(segment)
+        size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
         filters = load_or_build(segment, size, is_sealed)
         if filters is not None:
-            log.adopt_filters(segment, filters, size)
+            log.indexes.adopt(segment, filters, size)
 
 
 # -- what is found, the slow way

@@ -47,7 +47,7 @@ def run(
 ) -> Page:
     """A page; what is missing is brought, and all that is not needed any more goes at once."""
     bringer = Bringer(log, store)
-    cache = log._cache
+    cache = log.stored.cache
     while True:
         try:
             searched = Search(log, asked, IDENTITY, START_MS, after, limits)
@@ -106,7 +106,7 @@ def test_pages_together_are_all_that_there_is(
         index_keys(log)
     store = FakeStore()
     with TemporaryDirectory() as folder:
-        log._cache = TierCache(folder, cache_bytes)
+        log.stored.cache = TierCache(folder, cache_bytes)
         make_cold(log, store, restored=restored)
         expected = wanted(messages, asked)
         assert [m.offset for m in run(log, store, asked).messages] == expected
@@ -129,7 +129,7 @@ def test_a_key_in_a_cold_log_fetches_its_chunk_alone() -> None:
     index_keys(log)
     store = FakeStore()
     with TemporaryDirectory() as folder:
-        log._cache = TierCache(folder, 1 << 20)
+        log.stored.cache = TierCache(folder, 1 << 20)
         make_cold(log, store)
         before = len(store.calls)
         asked = SearchRequest(keys=("17",), properties=("order_id",))
@@ -143,7 +143,7 @@ def test_a_key_in_a_cold_log_fetches_its_chunk_alone() -> None:
 def test_the_page_ends_where_the_tier_does_not_answer() -> None:
     log, _ = write([ChunkPlan(0, 1, [order("1")]) for _ in range(6)])
     with TemporaryDirectory() as folder:
-        log._cache = TierCache(folder, 1 << 20)
+        log.stored.cache = TierCache(folder, 1 << 20)
         make_cold(log, FakeStore())
         searched = Search(log, SearchRequest(), IDENTITY, START_MS)
         steps = searched.steps()
@@ -167,7 +167,7 @@ def test_what_is_left_of_a_truncated_segment_is_found(newest: bool, number: int)
     store, first = FakeStore(), log.segments.first_offset
     cut = first + 12
     with TemporaryDirectory() as folder:
-        log._cache = TierCache(folder, 0)
+        log.stored.cache = TierCache(folder, 0)
         [segment] = make_cold(log, store)
         bringer = Bringer(log, store)
         assert segment.cold is not None
@@ -186,7 +186,7 @@ def test_what_is_left_of_a_truncated_segment_is_found(newest: bool, number: int)
                 bringer.bring(ColdError(segment.cold, Range(0, segment.size)))
                 truncate(log, cut)
                 bringer.release()
-                log._cache.shrink(0)
+                log.stored.cache.shrink(0)
                 segment.cold.is_gone = True
             number -= 1
             if work.error.cached is segment.cold and not segment.cold.is_gone:
@@ -206,7 +206,7 @@ def test_a_scan_fetches_many_chunks_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     log, messages = write([ChunkPlan(0, 1, [order("1")]) for _ in range(40)], per_segment=20)
     store = FakeStore()
     with TemporaryDirectory() as folder:
-        log._cache = TierCache(folder, 1 << 20)
+        log.stored.cache = TierCache(folder, 1 << 20)
         make_cold(log, store)
         found = run(log, store, SearchRequest(limit=1_000)).messages
         assert len(found) == len(messages) == 40
@@ -226,7 +226,7 @@ def test_a_filter_value_fetches_its_chunks_alone() -> None:
     log, _ = write(plan, per_segment=20)
     store = FakeStore()
     with TemporaryDirectory() as folder:
-        log._cache = TierCache(folder, 1 << 20)
+        log.stored.cache = TierCache(folder, 1 << 20)
         make_cold(log, store, restored=True)
         asked = SearchRequest(filter_values=(b"EU",), filter_properties=("region",))
         assert [m.offset for m in run(log, store, asked).messages] == [7]

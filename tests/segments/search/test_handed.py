@@ -187,7 +187,7 @@ def test_what_a_search_learns_is_noted() -> None:
         segment.drop_filters()
     asked = replace(ALL, filter_values=(b"x",), filter_properties=("order_id",))
     outcome_of(log, asked)
-    assert log.segments.shown[0] in log.take_index_requests()
+    assert log.segments.shown[0] in log.indexes.take_requests()
 
 
 @pytest.mark.parametrize("newest", [False, True])

@@ -115,9 +115,9 @@ def test_it_becomes_cold_while_it_is_read(tmp_path: Path) -> None:
     first = log.segments.shown[0]
     manifest = _store(log, 4, contents)
     write_copy(OsDisk(), log.folder, manifest)
-    log.adopt_manifest(manifest)
+    log.stored.adopt(manifest)
     before = log.segments.local_size
-    log.make_cold(first)
+    log.stored.make_cold(first)
     first.remove_file()
     assert log.segments.local_size == before - first.size
     found = []
@@ -143,10 +143,10 @@ def test_what_was_fetched_goes_when_the_store_has_it_otherwise(tmp_path: Path) -
     wanted = _read_all(log, contents)
     first, *others = manifest.segments
     other = replace(first, files=first.files | {".keys": StoredFile(1, 0)})
-    log.adopt_manifest(replace(manifest, revision=2, segments=(other, *others)))
+    log.stored.adopt(replace(manifest, revision=2, segments=(other, *others)))
     assert _read_all(log, contents) == wanted
     assert len(list((tmp_path / "cache").iterdir())) == 3
-    log.forget_cold()
+    log.stored.forget_cold()
     log.close()
     assert not list((tmp_path / "cache").iterdir())
     assert not cache.num_bytes
@@ -241,10 +241,10 @@ def test_a_segment_of_another_server_is_not_taken_for_this_one(tmp_path: Path) -
         append(other, [b"%d " % at * 50], [b"value %d" % (at % 7)], now_ms=1_000 * at + 5)
     assert [s.size for s in log.segments.shown[:2]] == [s.size for s in other.segments.shown[:2]]
     manifest = _store(other, 2, {})
-    log.adopt_manifest(manifest)
+    log.stored.adopt(manifest)
     assert not any(segment.stored for segment in log.segments.shown)
     assert "is another one in the tier" in conflict(log, manifest)
-    other.adopt_manifest(manifest)
+    other.stored.adopt(manifest)
     assert all(segment.stored for segment in other.segments.shown[:2])
     assert not conflict(other, manifest)
 
@@ -252,10 +252,10 @@ def test_a_segment_of_another_server_is_not_taken_for_this_one(tmp_path: Path) -
 def test_a_segment_that_was_stored_without_its_filter_index(tmp_path: Path) -> None:
     """No filter index is asked for that the store does not have."""
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
-    log.adopt_manifest(_store(log, 3, contents))
+    log.stored.adopt(_store(log, 3, contents))
     log.flush(with_checkpoint=True)
     first = log.segments.shown[0]
-    log.make_cold(first)
+    log.stored.make_cold(first)
     first.drop_filters()
     reader = Reader(log, log.segments.find(at_offset(0)), ChunkMatcher([b"value 1"]))
     with pytest.raises(ColdError) as caught:

@@ -62,7 +62,7 @@ class World:
         self.local.flush()
         self.local.seal()
         for segment in self.local.segments.shown[:-1]:
-            self.local.request_index(segment)
+            self.local.indexes.request(segment)
         load_filters(self.local)
         self.cache = TierCache(str(folder / "cache"), cache_bytes)
         self.cache.clear()

@@ -37,7 +37,11 @@ def check_known(log: Log) -> None:
     assert log.segments.size == sum(segment.size for segment in log.segments.shown)
     assert log.segments.num_chunks == sum(segment.num_chunks for segment in log.segments.shown)
     assert log.segments.local == [segment for segment in log.segments.shown if segment.cold is None]
-    rows = {} if log.manifest is None else {s.base_offset: s for s in log.manifest.segments}
+    rows = (
+        {}
+        if log.stored.manifest is None
+        else {s.base_offset: s for s in log.stored.manifest.segments}
+    )
     *sealed, newest = log.segments.shown
     assert newest.stored is None
     for segment in sealed:
@@ -102,7 +106,7 @@ class TieredLog(CrashingLog):
         self.disk.life = life
         try:
             write_copy(self.disk, "s", self.kept)
-            self.log.adopt_manifest(self.kept)
+            self.log.stored.adopt(self.kept)
         except Killed:
             self.disk.life = None
             self.log = self.opened()
@@ -112,15 +116,15 @@ class TieredLog(CrashingLog):
     @rule(number=st.integers(1, 3), life=st.none() | st.integers(0, 3))
     def evict(self, number: int, life: int | None) -> None:
         """Files of some segments go."""
-        self.log.write_tracking()
+        self.log.journal.write_pending(self.log.committed_offset)
         self.log.flush(with_checkpoint=True)
         self.durable = len(self.written)
         going = [s for s in self.log.segments.shown if s.stored is not None and s.cold is None]
         self.disk.life = life
         with suppress(Killed):
             for segment in going[:number]:
-                if self.log.is_covered(segment.next_offset):
-                    self.log.make_cold(segment)
+                if self.log.journal.is_covered(segment.next_offset):
+                    self.log.stored.make_cold(segment)
                     self.bring(segment)
                     segment.remove_file()
         was_killed = self.disk.life == 0

@@ -36,11 +36,11 @@ def test_whatever_comes_and_goes(steps: list[str], data: st.DataObject) -> None:
             segments = kept_segments(log, manifest.segments, new)
             assert segments == listed_anew(log, manifest, new)
             manifest = replace(manifest, revision=number, segments=segments)
-            log.adopt_manifest(manifest)
+            log.stored.adopt(manifest)
         elif step == "evict":
             stored = [one for one in log.segments.local if one.stored is not None]
             for segment in stored[: data.draw(st.integers(1, 2))]:
-                log.make_cold(segment)
+                log.stored.make_cold(segment)
         elif step == "drop":
             going = data.draw(st.sampled_from(log.segments.shown)).base_offset
             log.truncate(going).run()
@@ -50,7 +50,7 @@ def test_whatever_comes_and_goes(steps: list[str], data: st.DataObject) -> None:
             log.segments.shown
         ):  # another store
             manifest = replace(manifest, revision=number, segments=())
-            log.adopt_manifest(manifest)
+            log.stored.adopt(manifest)
         check_known(log)
         assert not conflict(log, replace(manifest, next_offset=0))
     log.close()

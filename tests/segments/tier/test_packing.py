@@ -48,7 +48,11 @@ def test_both_ways_find_the_same(
         packing._PIECE_BYTES = before
     assert quick is not None
     assert (quick.crc, quick.records) == (thorough.crc, thorough.records)
-    assert quick.tracking.sequences() == thorough.tracking.sequences() == log.tracking.sequences()
+    assert (
+        quick.tracking.sequences()
+        == thorough.tracking.sequences()
+        == log.journal.tracking.sequences()
+    )
     content = Path(segment.path()).read_bytes()
     assert quick.crc == crc32(content)
     assert quick.records == Path(segment.path(INDEX_SUFFIX)).read_bytes()
