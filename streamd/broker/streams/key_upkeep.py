@@ -110,7 +110,7 @@ class KeyUpkeep:
         """Look at the key file of a segment, so that `keys_of` need not."""
         if segment.key_state is not KeyState.UNKNOWN:
             return
-        async with self._maintenance.holding(segment) as is_held:
+        async with self._maintenance.held.holding(segment) as is_held:
             if is_held:
                 with suppress(threads.NoThread):  # made anew then
                     await threads.in_thread(keys_of, segment)
@@ -196,7 +196,7 @@ class KeyUpkeep:
 
     async def _make(self, maker: TableMaker, task: Task) -> None:
         answers: list[Answer] = []  # none when it was stopped
-        async with self._maintenance.holding(task.segment) as is_held:
+        async with self._maintenance.held.holding(task.segment) as is_held:
             if is_held:
                 answers.append(await self._answer(maker, task))
         for answer in answers:

@@ -15,9 +15,8 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 import errno
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -35,6 +34,7 @@ from segments.store.manifest import Manifest
 from segments.tracking import Tracking
 from segments.truncation import Rest
 from streamd.broker.streams.fetcher import Demand, NoTierError
+from streamd.broker.streams.held_segments import HeldSegments
 from streamd.broker.streams.log_writer import LogWriter
 from streamd.broker.traffic import Histogram
 from streamd.net import threads
@@ -67,7 +67,7 @@ class LogMaintenance:
         demand: for what it reads of cold segments; None where nothing is cold.
 
     Attributes:
-        is_stopped: nothing is begun any more.
+        held: segments that are worked on.
     """
 
     def __init__(
@@ -89,14 +89,15 @@ class LogMaintenance:
         self._flush_seconds = flush_seconds
         self._goes_on = goes_on
         self._demand = demand
-        self.is_stopped = self._expires_again = False
+        self.held = HeldSegments(log, self._expire_again)
+        self._expires_again = False
         self._turn = trio.Lock()
         self._truncating = trio.Lock()
-        self._indexing: Counter[Segment] = Counter()
-        self._held: dict[trio.CancelScope, Segment] = {}
-        self._copied: Segment | None = None
-        self._goes_before = 0  # base offset: segments before it are about to go
-        self._has_worked = trio.lowlevel.ParkingLot()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing is begun any more."""
+        return self.held.is_stopped
 
     async def flush(
         self, *, only_sealed: bool = False, with_checkpoint: bool = False, seals: bool = False
@@ -212,19 +213,19 @@ class LogMaintenance:
             if self.is_stopped or log.is_closed:
                 return
             await self._carry_out(log.filter_demand.write, logging.WARNING)
-            busy = self._busy
+            busy = self.held.busy
             removal = log.expire(self._now_ms(), busy)
             outlived = log.segments.outlived if busy else []
             self._expires_again = bool(outlived)
-            self._cancel_held(outlived)
+            self.held.cancel(outlived)
             parts = removal.parts()
             has_more = await self._remove_next(parts)
         await self._remove_rest(parts, has_more=has_more)
 
-    @property
-    def _busy(self) -> set[Segment]:
-        """Segments whose files are needed for a while."""
-        return set(self._indexing) | ({self._copied} if self._copied is not None else set())
+    async def _expire_again(self) -> None:
+        """Do it again where a segment had to stay that somebody worked on."""
+        if self._expires_again and not self.is_stopped:
+            await self.expire()
 
     async def _remove_rest(self, parts: Iterator[Callable[[], None]], *, has_more: bool) -> None:
         while has_more:
@@ -271,10 +272,10 @@ class LogMaintenance:
 
     async def _truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:
         log = self._log
-        offset = (await self._retry_cold_read(log.segments.find, spec)).offset
+        offset = (await self._retry_cold(partial(self._find, spec))).offset
         await self.flush(with_checkpoint=True, seals=offset > log.segments.shown[-1].base_offset)
         self._check_open()
-        start = await self._retry_cold_read(log.segments.find, at_offset(offset))
+        start = await self._retry_cold(partial(self._find, at_offset(offset)))
         if start.offset <= log.segments.kept_from:
             return log.segments.kept_from
         rest = None
@@ -284,12 +285,12 @@ class LogMaintenance:
         first: int | None = None
         parts: Iterator[Callable[[], None]] = iter(())
         while first is None:
-            while self._is_indexing_before(start.offset):
-                self._cancel_held(self._log.segments.shown)
-                await self._has_worked.park()
+            while self._is_held_before(start.offset):
+                self.held.cancel(self._log.segments.shown)
+                await self.held.wait()
             async with self._turn:
                 self._check_open()
-                if not self._is_indexing_before(start.offset):
+                if not self._is_held_before(start.offset):
                     try:
                         check()
                         first, parts = await self._begin_at(start.offset, rest)
@@ -299,8 +300,8 @@ class LogMaintenance:
         await self._remove_rest(parts, has_more=True)
         return first
 
-    def _is_indexing_before(self, offset: int) -> bool:
-        return any(segment.base_offset < offset for segment in self._indexing)
+    def _is_held_before(self, offset: int) -> bool:
+        return any(segment.base_offset < offset for segment in self.held.busy)
 
     def _check_open(self) -> None:
         if self._log.is_closed:
@@ -313,46 +314,30 @@ class LogMaintenance:
         if not (log.keeps(segment) and log.segments.is_sealed(segment)):
             return None
         rest = Rest(segment, Place(start.position, start.offset))
-        self._copied = segment
-        try:
-            await self._retry_in_thread(rest.copy, self._check_running)
-        except SegmentsError as error:
-            logger.warning("stream %s is cut before a whole segment: %s", self._name, error)
-            await self._carry_out(rest.discard, logging.WARNING)
-            return None
-        finally:
-            self._copied = None
-            self._has_worked.unpark_all()
+        with self.held.hold(segment):
+            try:
+                await self._retry_cold(partial(threads.in_thread, rest.copy, self._check_running))
+            except SegmentsError as error:
+                logger.warning("stream %s is cut before a whole segment: %s", self._name, error)
+                await self._carry_out(rest.discard, logging.WARNING)
+                return None
         return rest
 
-    async def _retry_cold_read(self, work: Callable[..., Result], *arguments: object) -> Result:
+    async def _find(self, spec: OffsetSpec) -> Position:
+        return self._log.segments.find(spec)
+
+    async def _retry_cold(self, do: Callable[[], Awaitable[Result]]) -> Result:
         """What some work gives, which is done again when what it needs is fetched.
 
         Raises:
             StorageError: that takes too long.
             Stopped: see `truncate`.
         """
-
-        async def do(work: Callable[..., Result], *arguments: object) -> Result:
-            return work(*arguments)
-
-        return await self._retry_cold(do, work, *arguments)
-
-    async def _retry_in_thread(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """The same, in a thread."""
-        return await self._retry_cold(threads.in_thread, work, *arguments)
-
-    async def _retry_cold(
-        self,
-        do: Callable[..., Awaitable[Result]],
-        work: Callable[..., Result],
-        *arguments: object,
-    ) -> Result:
         demand: Demand | None = None
         try:
             while True:
                 try:
-                    return await do(work, *arguments)
+                    return await do()
                 except ColdError as error:
                     assert self._demand is not None  # noqa: S101 - see above
                     demand = demand or self._demand()
@@ -386,13 +371,13 @@ class LogMaintenance:
             offset, rest = max(filter(is_covered, bases), default=0), None
         if offset <= log.segments.kept_from:  # or retention was faster
             return log.segments.kept_from, iter(())
-        self._goes_before = offset
+        self.held.goes_before = offset
         try:
             if rest is not None:
                 await threads.in_thread(rest.finish)
             parts = log.truncate(offset, rest.segment if rest is not None else None).parts()
         finally:
-            self._goes_before = 0
+            self.held.goes_before = 0
         if (first := next(parts, None)) is not None:
             await threads.in_thread(first)
         return log.segments.kept_from, parts
@@ -445,7 +430,7 @@ class LogMaintenance:
         log = self._log
         async with self._turn:
             for segment in segments:
-                if self.is_stopped or log.is_closed or segment in self._busy:
+                if self.is_stopped or log.is_closed or segment in self.held.busy:
                     return
                 if not log.keeps(segment) or segment.stored is None or segment.cold is not None:
                     continue
@@ -461,64 +446,22 @@ class LogMaintenance:
         Returns:
             Whether it has the index of a file now.
         """
-        if not self._may_work_on(segment):
+        if not self.held.may_hold(segment):
             segment.index_done()
             return False
-        self._begin_indexing(segment)
         is_loaded = False
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True), self.held.hold(segment):
             try:
                 is_loaded = await self._build_index(segment)
             finally:
                 segment.index_done()
-                self._end_indexing(segment)
-        if self._expires_again and not self.is_stopped:
-            await self.expire()
+        await self._expire_again()
         return is_loaded
-
-    def _may_work_on(self, segment: Segment) -> bool:
-        """Its files are there, and are not about to go."""
-        is_kept = self._log.keeps(segment) and segment.base_offset >= self._goes_before
-        return is_kept and not self.is_stopped
-
-    def _begin_indexing(self, segment: Segment) -> None:
-        self._indexing[segment] += 1
-
-    def _cancel_held(self, segments: Collection[Segment]) -> None:
-        """Cancel work on key indexes of some segments."""
-        for scope, segment in self._held.items():
-            if segment in segments:
-                scope.cancel()
 
     @property
     def is_truncating(self) -> bool:
         """Segments are about to go; work on key indexes should not begin."""
         return self._truncating.locked()
-
-    def _end_indexing(self, segment: Segment) -> None:
-        self._indexing -= Counter((segment,))  # without those that have none left
-        self._has_worked.unpark_all()
-
-    @asynccontextmanager
-    async def holding(self, segment: Segment) -> AsyncIterator[bool]:
-        """The files of a segment stay while the block lasts, which others that remove them cancel.
-
-        Gives whether it may be touched at all.
-        """
-        if not self._may_work_on(segment):
-            yield False
-            return
-        self._begin_indexing(segment)
-        scope = trio.CancelScope()
-        self._held[scope] = segment
-        try:
-            with scope:
-                yield True
-        finally:
-            del self._held[scope]
-            self._end_indexing(segment)
-        if self._expires_again and not self.is_stopped:
-            await self.expire()
 
     async def _build_index(self, segment: Segment) -> bool:
         log, size = self._log, self._log.indexes.size_of(segment)
@@ -553,8 +496,7 @@ class LogMaintenance:
 
     async def stop(self) -> None:
         """Return when nothing is done with the files in a thread any more, nor ever will be."""
-        self.is_stopped = True
-        self._cancel_held(self._held.values())
+        self.held.stop()
         async with self._turn:
-            while self._busy:
-                await self._has_worked.park()
+            while self.held.busy:
+                await self.held.wait()
