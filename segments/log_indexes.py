@@ -11,10 +11,6 @@ _SEGMENTS_AHEAD = 32  # whose filter indexes are made ready for a reader
 class LogIndexes:
     """The indexes of a log's segments.
 
-    Args:
-        segments: of the log.
-        observer: hears of requests.
-
     Attributes:
         writer: of the last segment that readers may read.
         keys_requested: somebody is about to index keys; it says when that is done.

@@ -34,8 +34,8 @@ from segments.offsets import at_offset
 from segments.segment import FILTER_SUFFIX, Segment
 from segments.store.cache import ColdError, ColdFile, Pin
 from segments.tier.plan import ReadAhead, Request
+from segments.window import HEAD_READ, Window
 
-_HEAD_READ = CHUNK_HEADER_SIZE + 255  # one chunk's header with the largest filter
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
 # Of `catch_up`: more than a filter with one clause needs; one with several may go on for ever.
 _CATCH_UP_STEPS = 8
@@ -120,15 +120,10 @@ class Reader:
         self._log = log
         self._matcher = matcher
         self._plan: ReadAhead | None = None
-        self._pins: list[Pin] = []  # of what was read last; the last one is the window's
         self._segment, self._file = self._acquire(start.segment)
-        self._cold = _cold(self._file)
         is_there = self._segment is start.segment
         self._position = start.position if is_there else FILE_HEADER_SIZE
-        self._window = b""
-        self._window_start = self._position
-        self._read_size = _HEAD_READ
-        self._careful_until = 0  # nothing is read ahead before this position
+        self._window = Window(self._segment, self._file, self._position)
 
     @property
     def at_end(self) -> bool:
@@ -160,7 +155,7 @@ class Reader:
         """
         chunks: list[StoredChunk] = []
         size = 0
-        if self._pins or self.next_offset < self._log.segments.begins_at:
+        if self._window.pins or self.next_offset < self._log.segments.begins_at:
             self._prepare()
         for _ in range(max_steps):
             if chunks and self._position >= self._segment.size:
@@ -180,23 +175,23 @@ class Reader:
             self.counts.data_bytes += size
             self.counts.last_timestamp_ms = chunks[-1].header.timestamp_ms
         if self.at_end:
-            self._window = b""  # readers that wait at the end keep no memory
+            self._window.data = b""  # readers that wait at the end keep no memory
         return chunks
 
     def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
         """Go on by one chunk, or by many small ones; returns bytes of the data handed out."""
-        newest = self._segment.newest
-        if newest is not None and self._position >= max(newest.position, self._window_end):
-            self._window = b"".join([part for chunk in newest.chunks for part in chunk.parts])
-            self._window_start = newest.position
+        newest, window = self._segment.newest, self._window
+        if newest is not None and self._position >= max(newest.position, window.end):
+            window.data = b"".join([part for chunk in newest.chunks for part in chunk.parts])
+            window.start = newest.position
         if self._matcher is None:
             size = self._read_run(chunks, max_chunks, max_bytes)
             if size:
                 return size
         elif self._skip_by_index(self._matcher):
             return 0
-        elif self._cold is not None:
-            self._check_filters(self._cold, self._matcher)
+        elif window.cold is not None:
+            self._check_filters(window.cold, self._matcher)
         chunk = self._step()
         if chunk is None:
             return 0
@@ -216,24 +211,23 @@ class Reader:
 
     def drop_readahead(self) -> None:
         """Free what was read ahead; the next `read` reads it again."""
-        self._window = b""
-        self._let_go(self._pins)
+        self._window.drop()
 
     def rest(self) -> None:
         """Nothing is read for a while: what is kept of a cold segment may go."""
-        if self._pins:
-            self.drop_readahead()
+        if self._window.pins:
+            self._window.drop()
 
     def pin_segment(self) -> Segment | Held:
         """Keep the file of the chunks from the last `read` open until `release` on the result."""
         self._segment.acquire()
-        if not self._pins:
+        if not self._window.pins:
             return self._segment
-        return Held(self._segment, [pin.again() for pin in self._pins])
+        return Held(self._segment, [pin.again() for pin in self._window.pins])
 
     def close(self) -> None:
         """Release the segment."""
-        self._let_go(self._pins)
+        self._window.let_go()
         self._segment.release()
 
     # -- cold segments
@@ -257,17 +251,13 @@ class Reader:
             return []
         return self._plan.passed(self._segment, self._position)
 
-    def _let_go(self, pins: Sequence[Pin]) -> None:
-        for pin in pins:
-            pin.release()
-        self._pins = self._pins[len(pins) :]
-
     def _is_gone(self, error: SegmentsError) -> bool:
         """Whether a cold segment is not in the store any more: then it goes on behind it.
 
         Where the segment was truncated in its middle, that is in the one that has its rest.
         """
-        if self._cold is None or not self._cold.cached.is_gone or isinstance(error, ColdError):
+        cold = self._window.cold
+        if cold is None or not cold.cached.is_gone or isinstance(error, ColdError):
             return False
         if self._log.segments.holding(self.next_offset) is self._segment:
             self._position = self._segment.size
@@ -281,7 +271,7 @@ class Reader:
         self._segment.release()
         self._enter(segment, file)
         if segment is start.segment:
-            self._position = self._window_start = start.position
+            self._position = self._window.start = start.position
             self._lose_until(start.offset)
 
     def _check_filters(self, cold: ColdFile, matcher: ChunkMatcher) -> None:
@@ -291,40 +281,9 @@ class Reader:
         if is_certain and segment.filters is None and self.next_offset >= matcher.since:
             raise ColdError(cold.cached, suffix=FILTER_SUFFIX)
 
-    def _fill_from(self, cold: ColdFile, position: int, needed: int) -> None:
-        """Read ahead what is here of a cold segment, at least `needed` bytes; and keep that here.
-
-        Raises:
-            ColdError: those are not here.
-            StorageError: they are not in the store any more.
-        """
-        wanted = min(max(self._read_size, needed), self._segment.size - position)
-        size = max(needed, cold.length_there(wanted, position))
-        pin = cold.hold(size, position)
-        try:
-            self._window = cold.read(size, position)
-        except BaseException:
-            pin.release()
-            raise
-        self._window_start = position
-        self._pins.append(pin)
-        if len(self._window) < needed:
-            raise FormatError(f"the segment ends within {needed} bytes from byte {position}")
-
-    def _hold_large(self, cold: ColdFile, position: int, header: ChunkHeader) -> None:
-        """Keep a chunk here that is read from its file.
-
-        Raises:
-            ColdError: not all of it is here.
-            StorageError: it is not in the store any more.
-        """
-        pin = cold.hold(header.total_size, position)
-        self._pins.insert(0, pin)
-
     def _prepare(self) -> None:
         """What was read before may go, but for the window; the log may begin later by now."""
-        if self._pins:
-            self._let_go(self._pins[:-1] if self._window else self._pins)
+        self._window.let_go(keeps_data=True)
         if self.next_offset < self._log.segments.begins_at:
             self._begin_again()
 
@@ -336,11 +295,9 @@ class Reader:
 
     def _enter(self, segment: Segment, file: File) -> None:
         self._segment, self._file = segment, file
-        self._let_go(self._pins)
-        self._cold = _cold(file)
-        self._position = self._window_start = FILE_HEADER_SIZE
-        self._window = b""
-        self._careful_until = 0
+        self._window.let_go()
+        self._window = Window(segment, file, read_size=self._window.read_size)
+        self._position = FILE_HEADER_SIZE
         self._lose_until(segment.base_offset)
 
     def _enter_segment(self) -> bool:
@@ -425,8 +382,8 @@ class Reader:
         Does what `_step` does, without a call for each chunk. Everything unusual is left to that:
         large chunks, tracking, damage.
         """
-        window, start, file = self._window, self._window_start, self._file
-        limit = min(self._window_end, self._segment.size)
+        window, start, file = self._window.data, self._window.start, self._file
+        limit = min(self._window.end, self._segment.size)
         if self._segment.damage:
             return 0
         view = memoryview(window)
@@ -459,13 +416,14 @@ class Reader:
         if header is None:
             return None
         size = header.total_size
-        if self._cold is not None and position + size > self._window_end:
-            self._hold_large(self._cold, position, header)
+        window = self._window
+        if window.cold is not None and position + size > window.end:
+            window.hold(window.cold, position, size)
         self._position = position + size
         self.next_offset = header.next_offset
         if header.chunk_type != USER:
             return None
-        if self._matcher is not None and not self._is_wanted(self._matcher, position, header):
+        if self._matcher is not None and not _is_wanted(window, self._matcher, position, header):
             self.counts.skipped_chunks += 1
             self.counts.unfiltered_chunks += not header.filter_size
             self.counts.skipped_bytes += size
@@ -474,22 +432,22 @@ class Reader:
         self.counts.records += header.num_records
         data_position = position + header.data_start
         data = None
-        if size <= SMALL_CHUNK and self._window_end >= self._position:
-            start = data_position - self._window_start
-            data = memoryview(self._window)[start : start + header.data_size]
-        raw_header = self._bytes(position, CHUNK_HEADER_SIZE)
+        if size <= SMALL_CHUNK and window.end >= self._position:
+            start = data_position - window.start
+            data = memoryview(window.data)[start : start + header.data_size]
+        raw_header = window.bytes_at(position, CHUNK_HEADER_SIZE)
         return StoredChunk(header, raw_header, data, self._file, data_position)
 
     def _header(self) -> ChunkHeader | None:
         """The header at the position; None after stepping over damage there."""
-        position = self._position
+        position, window = self._position, self._window
         try:
             header = self._decode_header(position)
             size = header.total_size
             is_small = size <= SMALL_CHUNK
-            self._read_size = _READ_AHEAD if is_small else _HEAD_READ
-            if is_small and position + size > self._window_end:
-                self._fill(position, size)
+            window.read_size = _READ_AHEAD if is_small else HEAD_READ
+            if is_small and position + size > window.end:
+                window.fill(position, size)
         except FormatError:
             damage = self._segment.mark_damaged(self._file, position, self.next_offset)
             self._position = damage.end
@@ -500,69 +458,34 @@ class Reader:
     def _decode_header(self, position: int) -> ChunkHeader:
         if position in self._segment.damage:
             raise FormatError("known damage")
-        if position + CHUNK_HEADER_SIZE > self._window_end:
-            self._fill(position, CHUNK_HEADER_SIZE)
-        header = codec.decode_chunk_header(self._window, position - self._window_start)
+        window = self._window
+        if position + CHUNK_HEADER_SIZE > window.end:
+            window.fill(position, CHUNK_HEADER_SIZE)
+        header = codec.decode_chunk_header(window.data, position - window.start)
         if header.chunk_id != self.next_offset:
             raise FormatError(f"chunk id is {header.chunk_id}, expected {self.next_offset}")
         if position + header.total_size > self._segment.size:
             raise FormatError("chunk reaches beyond the segment's end")
         return header
 
-    def _is_wanted(self, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
-        """The filter test. A chunk is skipped only if its filter can be trusted."""
-        if header.chunk_id < matcher.since:
-            return True
-        try:
-            return self._may_match(matcher, position, header)
-        except UnreadableError:
-            return True
 
-    def _may_match(self, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
-        filter_bytes = self._bytes(position + CHUNK_HEADER_SIZE, header.filter_size)
-        if matcher.matches(header.filter_scheme, header.filter_size, filter_bytes):
-            return True
-        checked = self._bytes(position, CHECKED_HEADER_SIZE)
-        trailer_position = position + header.data_start + header.data_size
-        trailer = self._bytes(trailer_position, header.trailer_size)
-        if codec.header_check(checked, filter_bytes, trailer) != header.header_check:
-            return True
-        return matcher.is_doubtful(filter_bytes, trailer)
-
-    @property
-    def _window_end(self) -> int:
-        return self._window_start + len(self._window)
-
-    def _fill(self, position: int, needed: int) -> None:
-        """Read ahead, at least `needed` bytes; no more where the device cannot read what follows.
-
-        Raises:
-            FormatError: the file was cut, or the device cannot read what is needed.
-            StorageError: the system refused.
-        """
-        if self._cold is not None:
-            self._fill_from(self._cold, position, needed)
-            return
-        wanted = needed if position < self._careful_until else max(self._read_size, needed)
-        wanted = min(wanted, self._segment.size - position)
-        try:
-            self._window = self._file.read(wanted, position)
-        except UnreadableError:
-            if wanted <= needed:
-                raise
-            self._careful_until = position + wanted
-            self._window = self._file.read(needed, position)
-        self._window_start = position
-        if len(self._window) < needed:
-            raise FormatError(f"the file ends within {needed} bytes from byte {position}")
-
-    def _bytes(self, position: int, size: int) -> bytes:
-        """Bytes of the segment, from the window where it holds them."""
-        start = position - self._window_start
-        if start + size <= len(self._window):
-            return self._window[start : start + size]
-        return self._file.read(size, position)
+def _is_wanted(window: Window, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
+    """The filter test. A chunk is skipped only if its filter can be trusted."""
+    if header.chunk_id < matcher.since:
+        return True
+    try:
+        return _may_match(window, matcher, position, header)
+    except UnreadableError:
+        return True
 
 
-def _cold(file: File) -> ColdFile | None:
-    return file if isinstance(file, ColdFile) else None
+def _may_match(window: Window, matcher: ChunkMatcher, position: int, header: ChunkHeader) -> bool:
+    filter_bytes = window.bytes_at(position + CHUNK_HEADER_SIZE, header.filter_size)
+    if matcher.matches(header.filter_scheme, header.filter_size, filter_bytes):
+        return True
+    checked = window.bytes_at(position, CHECKED_HEADER_SIZE)
+    trailer_position = position + header.data_start + header.data_size
+    trailer = window.bytes_at(trailer_position, header.trailer_size)
+    if codec.header_check(checked, filter_bytes, trailer) != header.header_check:
+        return True
+    return matcher.is_doubtful(filter_bytes, trailer)

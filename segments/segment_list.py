@@ -26,12 +26,7 @@ def _between(segments: Sequence[Segment]) -> list[Gap]:
 
 
 class SegmentList:
-    """The segments of a log.
-
-    Args:
-        segments: at least one.
-        gaps: offsets that no message has, beside those between the segments.
-        damage_found: is called with damage that a reader finds, and its segment.
+    """The segments of a log; at least one.
 
     Attributes:
         shown: that readers may read, oldest first; the last one grows. Others are put in its place

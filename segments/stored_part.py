@@ -10,12 +10,6 @@ from segments.store.manifest import Manifest, StoredSegment, changed_segments
 class StoredPart:
     """What a store has of a log.
 
-    Args:
-        segments: of the log.
-        cache: for those that are cold.
-        disk: where the log is.
-        folder: of the log.
-
     Attributes:
         manifest: what the store has, as the copy in the log's folder says; None for nothing.
     """

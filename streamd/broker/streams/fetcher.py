@@ -30,13 +30,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
-from segments import Log, SegmentsError, StorageError
+from segments import SegmentsError, StorageError
 from segments.segment import (
     DERIVED_SUFFIXES,
     FILTER_SUFFIX,
@@ -45,11 +44,18 @@ from segments.segment import (
     KeyState,
     Segment,
 )
-from segments.store.cache import CachedSegment, ColdError, Pin, Range, TierCache
+from segments.store.cache import CachedSegment, ColdError, Pin, TierCache
 from segments.store.manifest_store import still_names
 from segments.store.object_store import CutError, MissingError, ObjectStore, TierError
 from segments.tier.fetching import BadFileError, Fetched, fetch_file, fetch_range
 from segments.tier.plan import Request, aligned
+from streamd.broker.streams.fetch_jobs import (
+    ColdStream,
+    Job,
+    JobState,
+    JobTable,
+    Turns,
+)
 from streamd.broker.supervisor import Supervisor
 from streamd.net import threads
 
@@ -58,7 +64,7 @@ logger = logging.getLogger(__name__)
 # As many small requests as a store answers well from one connection pool; each takes a thread.
 MAX_REQUESTS = 64
 MAX_BYTES = 256 << 20  # asked for at the same time, which are in memory when they come
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds, until a request that has failed is made again
+_LONGEST_PAUSE = 30.0  # seconds, until a request that has failed is made again
 _INDEX_SECONDS = 1.0  # after which it is looked whether a filter index is still being loaded
 # That an object has to be missing, or cut, before it counts as lost; until it is looked again.
 LOST_SECONDS, AGAIN_SECONDS = 30.0, 60.0
@@ -79,64 +85,16 @@ class AwayError(SegmentsError):
         )
 
 
-class ColdStream(Protocol):
-    """A stream, as far as this module is concerned."""
-
-    @property
-    def name(self) -> str:
-        """For messages to people."""
-
-    @property
-    def is_open(self) -> bool:
-        """It has its log."""
-
-    @property
-    def log(self) -> Log:
-        """Its log, while it is open."""
-
-
-class _State(Enum):
-    """See the table above."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    RESTING = "resting"
-    OVER = "over"
-
-
-class _Job:
-    """One request to the store, or a file; see the table above."""
-
-    def __init__(self, stream: ColdStream, request: Request) -> None:
-        self.stream = stream
-        self.cached, self.where, self.suffix = request
-        self.state = _State.QUEUED
-        self.users: dict[Demand, None] = {}
-        self.pause = _FIRST_PAUSE
-        self.missing_since: float | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes that are asked for."""
-        if self.suffix:
-            return self.cached.stored.files[self.suffix].size
-        return self.where.end - self.where.start
-
-    def overlaps(self, where: Range) -> bool:
-        """It brings some of these bytes."""
-        return self.where.start < where.end and where.start < self.where.end
-
-
 class Demand:
     """What one reader wants of the store; made by `Fetcher.demand`, and to be cancelled at last."""
 
     def __init__(self, fetcher: "Fetcher", stream: ColdStream) -> None:
         self.stream = stream
-        self.needed: deque[_Job] = deque()
-        self.soon: deque[_Job] = deque()
+        self.needed: deque[Job] = deque()
+        self.soon: deque[Job] = deque()
         self._fetcher = fetcher
-        self._jobs: dict[_Job, None] = {}
-        self._waits_for: set[_Job] = set()
+        self._jobs: dict[Job, None] = {}
+        self._waits_for: set[Job] = set()
         self._error: ColdError | None = None
         self._callback: Callable[[], None] | None = None
         self._pins: list[Pin] = []
@@ -197,7 +155,7 @@ class Demand:
         pins, self._pins = self._pins, []
         for pin in pins:
             pin.release()
-        self._fetcher.unpin(self)
+        self._fetcher.pinned.remove(self)
 
     def stop(self) -> None:
         """Nothing is needed at the moment: nobody is told."""
@@ -232,18 +190,16 @@ class Demand:
             logger.error("stream %s: %s", self.stream.name, fault)
 
     def _add(self, request: Request, *, is_needed: bool = False) -> None:
-        for job in self._fetcher.jobs(self.stream, request):
+        for job in self._fetcher.jobs.bringing(self.stream, request):
             job.users[self] = None
             self._jobs[job] = None
-            if is_needed or self._needs(job):
+            is_needed = is_needed or self._needs(job)
+            if is_needed:
                 self._waits_for.add(job)
-                self.needed.append(job)
-                self._fetcher.needs_turn(self)
-            else:
-                self.soon.append(job)
-                self._fetcher.wants_turn(self)
+            (self.needed if is_needed else self.soon).append(job)
+            self._fetcher.turns.add(self, is_needed=is_needed)
 
-    def _needs(self, job: _Job) -> bool:
+    def _needs(self, job: Job) -> bool:
         error = self._error
         if error is None or self._callback is None or job.cached is not error.cached:
             return False
@@ -251,7 +207,7 @@ class Demand:
             return job.suffix in (error.suffix, INDEX_SUFFIX)
         return job.overlaps(error.wanted)
 
-    def job_done(self, job: _Job, pin: Pin | None) -> None:
+    def job_done(self, job: Job, pin: Pin | None) -> None:
         """A job of its own is over."""
         self._jobs.pop(job, None)
         if job not in self._waits_for:
@@ -266,7 +222,7 @@ class Demand:
         callback = self._callback
         if callback is not None and self._error is error:
             self._callback = self._error = None
-            self._fetcher.pin(self)
+            self._fetcher.pinned.add(self)
             callback()
 
     def _forget_jobs(self) -> None:
@@ -274,10 +230,40 @@ class Demand:
         self._waits_for.clear()
         self.needed.clear()
         self.soon.clear()
-        self._fetcher.unqueue(self)
+        self._fetcher.turns.remove(self)
         for job in jobs:
             job.users.pop(self, None)
             self._fetcher.left(job)
+
+
+class Pinned:
+    """Demands that have what they waited for and have not read it, the oldest first.
+
+    Those that do not come to read it, as their peers take nothing, are not to fill the disk.
+    """
+
+    def __init__(self, cache: TierCache) -> None:
+        self._cache = cache
+        self._kept: dict[Demand, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, demand: Demand) -> None:
+        """A demand has what it has waited for, and keeps it until it has been read."""
+        self.remove(demand)
+        self._kept[demand] = None
+        cache = self._cache
+        while self._kept and cache.num_bytes > cache.max_bytes + MAX_BYTES:
+            oldest = next(iter(self._kept))
+            if oldest is demand:
+                return
+            oldest.release()
+            cache.shrink(cache.max_bytes)
+
+    def remove(self, demand: Demand) -> None:
+        """A demand has read what it has waited for."""
+        self._kept.pop(demand, None)
 
 
 class Fetcher:
@@ -285,6 +271,9 @@ class Fetcher:
 
     Attributes:
         num_requests, num_bytes, num_errors: since the start.
+        jobs: requests that have not been answered yet.
+        turns: whose turn it is.
+        pinned: who has what was asked for.
         store_known: it can fetch, as far as is known.
     """
 
@@ -295,28 +284,21 @@ class Fetcher:
         self._store: ObjectStore | None = None
         self.store_known = trio.Event()
         self._limiter = trio.CapacityLimiter(MAX_REQUESTS)
-        self._ranges: dict[CachedSegment, list[_Job]] = {}
-        self._files: dict[tuple[CachedSegment, str], _Job] = {}
-        self._needed: dict[Demand, None] = {}  # in the order of their turns
-        self._soon: dict[Demand, None] = {}
-        self._kept: dict[Demand, None] = {}  # that were told, the oldest first
-        self._held_back: _Job | None = None
+        self.jobs = JobTable()
+        self.turns = Turns()
+        self.pinned = Pinned(cache)
+        self._held_back: Job | None = None
         self._running = self._running_bytes = 0
         self._most = MAX_REQUESTS
         self._is_away = self._is_full = False
         self._told: list[Callable[[], None]] = []
         self._index_loaded = trio.lowlevel.ParkingLot()
-        self._lost: list[_Job] = []
+        self._lost: list[Job] = []
 
     def use(self, store: ObjectStore) -> None:
         """Fetch from this store from now on."""
         self._store = store
         self.store_known.set()
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that have not been answered yet."""
-        return len(self._files) + sum(map(len, self._ranges.values()))
 
     def demand(self, stream: ColdStream) -> Demand:
         """What a reader of a stream wants, nothing as yet."""
@@ -398,64 +380,9 @@ class Fetcher:
         segment = stream.log.segments.holding(cached.stored.base_offset)
         return segment if segment.cold is cached else None
 
-    def jobs(self, stream: ColdStream, request: Request) -> list[_Job]:
-        """The jobs that bring what is asked for, as far as it is not here; new ones are made."""
-        cached, where, suffix = request
-        if suffix:
-            return [self._file_job(stream, request)]
-        if cached.is_gone:
-            return []
-        pending = self._ranges.get(cached, ())
-        found = [job for job in pending if job.overlaps(where)]
-        for gap in cached.missing(*where):
-            for part in _without(gap, found):
-                job = _Job(stream, Request(cached, part))
-                self._ranges.setdefault(cached, []).append(job)
-                found.append(job)
-        return found
-
-    def _file_job(self, stream: ColdStream, request: Request) -> _Job:
-        name = request.cached, request.suffix
-        job = self._files.get(name)
-        if job is None:
-            job = self._files[name] = _Job(stream, request)
-        return job
-
-    def needs_turn(self, demand: Demand) -> None:
-        """A demand waits for a job."""
-        self._needed[demand] = None
-
-    def wants_turn(self, demand: Demand) -> None:
-        """A demand has a job that it does not wait for."""
-        self._soon[demand] = None
-
-    def unqueue(self, demand: Demand) -> None:
-        """A demand wants nothing any more: it has no turn."""
-        self._needed.pop(demand, None)
-        self._soon.pop(demand, None)
-
-    def unpin(self, demand: Demand) -> None:
-        """A demand has read what it has waited for."""
-        self._kept.pop(demand, None)
-
-    def pin(self, demand: Demand) -> None:
-        """A demand has what it has waited for, and keeps it until it has been read.
-
-        Those that do not come to read it, as their peers take nothing, are not to fill the disk.
-        """
-        self._kept.pop(demand, None)
-        self._kept[demand] = None
-        most = self.cache.max_bytes + MAX_BYTES
-        while self._kept and self.cache.num_bytes > most:
-            oldest = next(iter(self._kept))
-            if oldest is demand:
-                return
-            oldest.release()
-            self.cache.shrink(self.cache.max_bytes)
-
-    def left(self, job: _Job) -> None:
+    def left(self, job: Job) -> None:
         """Somebody does not want a job any more."""
-        if not job.users and job.state in (_State.QUEUED, _State.RESTING):
+        if not job.users and job.state in (JobState.QUEUED, JobState.RESTING):
             self._end(job, None)
 
     # -- turns
@@ -463,36 +390,23 @@ class Fetcher:
     def schedule(self) -> None:
         """Begin as much as may be under way."""
         while self._running < min(self._most, MAX_REQUESTS):
-            job = self._held_back or self._next()
+            job = self._held_back or self.turns.next()
             self._held_back = None
             if job is None:
                 return
-            if job.state is not _State.QUEUED or not job.users:
+            if job.state is not JobState.QUEUED or not job.users:
                 continue
             if self._running and self._running_bytes + job.size > MAX_BYTES:
                 self._held_back = job
                 return
-            job.state = _State.RUNNING
+            job.state = JobState.RUNNING
             self._running += 1
             self._running_bytes += job.size
             self._supervisor.start_once(
                 "fetching from the tier", partial(self._run, job), job.stream.name
             )
 
-    def _next(self) -> _Job | None:
-        for ring, is_needed in ((self._needed, True), (self._soon, False)):
-            while ring:
-                demand = next(iter(ring))
-                del ring[demand]
-                queue = demand.needed if is_needed else demand.soon
-                job = _first_queued(queue)
-                if queue:
-                    ring[demand] = None
-                if job is not None:
-                    return job
-        return None
-
-    async def _run(self, job: _Job) -> None:
+    async def _run(self, job: Job) -> None:
         threads.use(self._limiter)
         fetched: Fetched | None = None
         is_here = False
@@ -519,10 +433,10 @@ class Fetcher:
             self._end(job, fetched.pin if fetched is not None else None)
             if fetched is not None:
                 fetched.pin.release()
-        elif job.state is _State.RESTING:
+        elif job.state is JobState.RESTING:
             await self._rest(job)
 
-    async def _fetch(self, job: _Job) -> Fetched | None:
+    async def _fetch(self, job: Job) -> Fetched | None:
         store = self._store
         assert store is not None  # noqa: S101 - or nobody could ask
         self.num_requests += 1
@@ -538,7 +452,7 @@ class Fetcher:
             )
         return None
 
-    async def _load_filters(self, job: _Job) -> None:
+    async def _load_filters(self, job: Job) -> None:
         """Wait until a filter index is in memory, or it is known that it cannot be."""
         while (segment := self.segment_of(job.stream, job.cached)) is not None and job.users:
             if segment.filters is not None or segment.damage or not segment.is_indexable:
@@ -547,19 +461,19 @@ class Fetcher:
             with trio.move_on_after(_INDEX_SECONDS):
                 await self._index_loaded.park()
 
-    async def _rest(self, job: _Job) -> None:
+    async def _rest(self, job: Job) -> None:
         await trio.sleep(job.pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
         job.pause = min(2 * job.pause, _LONGEST_PAUSE)
-        if job.state is _State.RESTING:
-            job.state = _State.QUEUED
+        if job.state is JobState.RESTING:
+            job.state = JobState.QUEUED
             for demand in job.users:
                 demand.needed.append(job)
-                self.needs_turn(demand)
+                self.turns.add(demand, is_needed=True)
             self.schedule()
 
     # -- what came of it
 
-    def _accept(self, job: _Job, fetched: Fetched | None) -> None:
+    def _accept(self, job: Job, fetched: Fetched | None) -> None:
         self.num_bytes += job.size
         self._most = min(self._most + 1, MAX_REQUESTS)
         if self._is_away:
@@ -570,7 +484,7 @@ class Fetcher:
             self.num_errors += 1
             logger.error("stream %s: the tier has damaged %s", job.stream.name, fetched.fault)
 
-    async def _note_missing(self, job: _Job, error: TierError) -> None:
+    async def _note_missing(self, job: Job, error: TierError) -> None:
         """An object is not there, or cut: its segment has left the log, or it is lost, or comes."""
         try:
             is_lost = await self._is_lost(job)
@@ -593,7 +507,7 @@ class Fetcher:
             job.cached.is_gone = True
             self._end(job, None)
 
-    async def _is_lost(self, job: _Job) -> bool:
+    async def _is_lost(self, job: Job) -> bool:
         """See `still_names`; False where the log does not have the segment any more."""
         if self.segment_of(job.stream, job.cached) is None:
             return False
@@ -601,7 +515,7 @@ class Fetcher:
         assert known is not None and store is not None  # noqa: S101, PT018 - or it was not cold
         return await threads.in_thread(still_names, store, known, job.cached.stored)
 
-    def _lose(self, job: _Job, error: TierError) -> None:
+    def _lose(self, job: Job, error: TierError) -> None:
         """An object is lost, as far as is known; it is done without, and asked for now and then."""
         segment = self.segment_of(job.stream, job.cached)
         if job.suffix in DERIVED_SUFFIXES or segment is None:
@@ -619,7 +533,7 @@ class Fetcher:
             self._ask_later(job)
         self._end(job, None)
 
-    def _ask_later(self, job: _Job) -> None:
+    def _ask_later(self, job: Job) -> None:
         self._lost.append(job)
         if len(self._lost) == 1:
             self._supervisor.start_once("asking for what is lost", self._ask_again)
@@ -633,7 +547,7 @@ class Fetcher:
                 if segment is None or await self._is_back(job):
                     self._lost.remove(job)
 
-    async def _is_back(self, job: _Job) -> bool:
+    async def _is_back(self, job: Job) -> bool:
         threads.use(self._limiter)
         try:
             fetched = await self._fetch(job)
@@ -651,7 +565,7 @@ class Fetcher:
             )
         return True
 
-    def _reject(self, job: _Job, reason: str) -> None:
+    def _reject(self, job: Job, reason: str) -> None:
         """A file beside a segment cannot be had: it is done without, if it can be."""
         self.num_errors += 1
         logger.error("stream %s: %s", job.stream.name, reason)
@@ -666,7 +580,7 @@ class Fetcher:
             self._ask_later(job)
         self._end(job, None)
 
-    def _retry_later(self, job: _Job, error: Exception) -> None:
+    def _retry_later(self, job: Job, error: Exception) -> None:
         """A request has failed: it is made again in a while, if somebody still wants it."""
         self.num_errors += 1
         if isinstance(error, TierError):
@@ -684,45 +598,17 @@ class Fetcher:
             logger.error("the tier cannot be read; readers keep waiting for it: %s", error)
         self._let_rest(job)
 
-    def _let_rest(self, job: _Job) -> None:
-        job.state = _State.RESTING
+    def _let_rest(self, job: Job) -> None:
+        job.state = JobState.RESTING
         self.left(job)
 
-    def _end(self, job: _Job, pin: Pin | None) -> None:
-        job.state = _State.OVER
-        if job.suffix:
-            self._files.pop((job.cached, job.suffix), None)
-        else:
-            jobs = self._ranges.get(job.cached)
-            if jobs is not None and job in jobs:
-                jobs.remove(job)
-                if not jobs:
-                    del self._ranges[job.cached]
+    def _end(self, job: Job, pin: Pin | None) -> None:
+        job.state = JobState.OVER
+        self.jobs.remove(job)
         users, job.users = job.users, {}
         for demand in users:
             with self._supervisor.guarded("fetching from the tier", job.stream.name):
                 demand.job_done(job, pin)
-
-
-def _first_queued(queue: deque[_Job]) -> _Job | None:
-    while queue:
-        job = queue.popleft()
-        if job.state is _State.QUEUED:
-            return job
-    return None
-
-
-def _without(gap: Range, jobs: Iterable[_Job]) -> list[Range]:
-    """What is left of some bytes without those that jobs bring."""
-    left: list[Range] = []
-    start = gap.start
-    for where in sorted(job.where for job in jobs if job.overlaps(gap)):
-        if where.start > start:
-            left.append(Range(start, where.start))
-        start = max(start, where.end)
-    if start < gap.end:
-        left.append(Range(start, gap.end))
-    return left
 
 
 def _has_file(segment: Segment) -> bool:

@@ -13,10 +13,6 @@ from segments.segment import Segment
 class HeldSegments:
     """The segments of a log whose files are needed for a while.
 
-    Args:
-        log: that they are of.
-        released: called when work that could be cancelled is over.
-
     Attributes:
         goes_before: base offset: segments before it are about to go.
         is_stopped: no more is held from now on.
@@ -26,7 +22,7 @@ class HeldSegments:
         self.goes_before = 0
         self.is_stopped = False
         self._log = log
-        self._released = released
+        self._released = released  # called when work that could be cancelled is over
         self._held: Counter[Segment] = Counter()
         self._scopes: dict[trio.CancelScope, Segment] = {}
         self._has_worked = trio.lowlevel.ParkingLot()
@@ -35,6 +31,10 @@ class HeldSegments:
     def busy(self) -> set[Segment]:
         """Those that are held."""
         return set(self._held)
+
+    def has_before(self, offset: int) -> bool:
+        """One that begins before an offset is held."""
+        return any(segment.base_offset < offset for segment in self._held)
 
     def may_hold(self, segment: Segment) -> bool:
         """Its files are there, and are not about to go."""

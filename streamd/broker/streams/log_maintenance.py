@@ -285,12 +285,12 @@ class LogMaintenance:
         first: int | None = None
         parts: Iterator[Callable[[], None]] = iter(())
         while first is None:
-            while self._is_held_before(start.offset):
+            while self.held.has_before(start.offset):
                 self.held.cancel(self._log.segments.shown)
                 await self.held.wait()
             async with self._turn:
                 self._check_open()
-                if not self._is_held_before(start.offset):
+                if not self.held.has_before(start.offset):
                     try:
                         check()
                         first, parts = await self._begin_at(start.offset, rest)
@@ -299,9 +299,6 @@ class LogMaintenance:
                             await self._carry_out(rest.discard, logging.WARNING)
         await self._remove_rest(parts, has_more=True)
         return first
-
-    def _is_held_before(self, offset: int) -> bool:
-        return any(segment.base_offset < offset for segment in self.held.busy)
 
     def _check_open(self) -> None:
         if self._log.is_closed:

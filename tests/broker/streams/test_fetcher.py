@@ -112,7 +112,7 @@ async def test_who_waits_is_told_once_and_has_its_bytes_until_it_has_read(world:
     demand.release()
     world.cache.shrink(0)
     assert not world.has(3)
-    assert not world.fetcher.num_waiting
+    assert not world.fetcher.jobs
 
 
 async def test_what_is_here_by_now_is_told_later_as_well(world: World) -> None:
@@ -142,7 +142,7 @@ async def test_limits_on_requests_and_bytes(world: World, monkeypatch: pytest.Mo
     for segment in range(5):
         world.want("a", 0, world.requests(range(20), segment), segment)
     seen = []
-    while world.fetcher.num_waiting:
+    while world.fetcher.jobs:
         seen.append(world.fetcher._running)
         await trio.sleep(0.25)
     assert max(seen) == 4
@@ -152,7 +152,7 @@ async def test_limits_on_requests_and_bytes(world: World, monkeypatch: pytest.Mo
     world.cache.shrink(0)
     monkeypatch.setattr(fetching, "MAX_BYTES", 2_500)
     world.want("b", 0, world.requests(range(20)))
-    while world.fetcher.num_waiting:
+    while world.fetcher.jobs:
         assert world.fetcher._running_bytes <= 2_500
         await trio.sleep(0.25)
 
@@ -177,7 +177,7 @@ async def test_requests_are_fewer_when_they_fail_and_more_again(
     world.cache.shrink(0)
     world.want("b", 0, world.requests(range(20)))
     seen = []
-    while world.fetcher.num_waiting:
+    while world.fetcher.jobs:
         seen.append(world.fetcher._running)
         await trio.sleep(0.25)
     assert max(seen) > 3
@@ -192,7 +192,7 @@ async def test_one_that_wants_much_delays_no_other(
     world.want("modest", 5, segment=2)
     await trio.sleep(2.5)
     assert world.done == ["greedy", "modest"]
-    assert world.fetcher.num_waiting > 30
+    assert len(world.fetcher.jobs) > 30
 
 
 async def test_what_nobody_wants_any_more_is_not_fetched(
@@ -208,7 +208,7 @@ async def test_what_nobody_wants_any_more_is_not_fetched(
     assert world.store.count("get_range") == 2  # what was under way, and what the other one wants
     other.stop()
     assert not world.pins
-    assert not world.fetcher.num_waiting
+    assert not world.fetcher.jobs
 
 
 @pytest.mark.parametrize("times", [1, 8])
@@ -329,7 +329,7 @@ async def test_a_wait_that_is_cancelled_leaves_nothing(world: World) -> None:
         await demand.fetch(world.error(3))
     await trio.sleep(5)
     assert not world.pins
-    assert not world.fetcher.num_waiting
+    assert not world.fetcher.jobs
 
 
 async def test_work_that_needs_several_places_at_once(world: World) -> None:
@@ -394,7 +394,7 @@ async def test_those_that_never_read_do_not_fill_the_disk(
     for demand in demands:
         demand.stop()
     assert not world.pins
-    assert not world.fetcher._kept
+    assert not world.fetcher.pinned
 
 
 def _key_of(world: World, suffix: str = ".segment") -> str:
@@ -451,7 +451,7 @@ async def test_what_is_lost_is_read_once_it_is_put_back(
     assert "offsets 0 to 19, which were lost, can be read again" in caplog.text
     assert await _is_read(world, 10)
     assert world.has(3)
-    assert not world.fetcher.num_waiting
+    assert not world.fetcher.jobs
     assert not world.pins
 
 

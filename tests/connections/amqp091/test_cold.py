@@ -100,7 +100,7 @@ async def test_the_end_of_one_that_waits(
     else:
         await amqp.ask(m.QueueDelete(0, "s", False, False, False), m.QueueDeleteOk)
     await trio.sleep(60)
-    assert not server.server.broker.fetcher.num_waiting
+    assert not server.server.broker.fetcher.jobs
 
 
 async def test_without_a_tier(amqp: AmqpPeer, server: Harness) -> None:

@@ -118,7 +118,7 @@ async def test_who_waits_delays_nobody(reader: Peer, server: Harness, store: Fak
     await reader.publish([b"a"], publisher_id=2)
     assert {type(await reader.next()), type(await reader.next())} == {c.PublishConfirm, c.Deliver}
     assert await reader.code(c.Unsubscribe, 1) == OK
-    assert not server.server.broker.fetcher.num_waiting
+    assert not server.server.broker.fetcher.jobs
     before = store.count()
     await trio.sleep(100)
     assert store.count() == before  # nobody wants it any more
@@ -140,7 +140,7 @@ async def test_nothing_is_left_of_who_goes_while_it_waits(
         assert await reader.code(c.Delete, "s") == OK
     await trio.sleep(60)
     fetcher = server.server.broker.fetcher
-    assert not fetcher.num_waiting
+    assert not fetcher.jobs
     assert not fetcher.cache.num_bytes or end != "delete"
     assert not [piece for piece in fetcher.cache._pieces if piece.pins]
 
@@ -324,7 +324,7 @@ async def test_chaos(peer: Peer, server: Harness, store: FakeStore) -> None:
             nursery.start_soon(consume)
             await trio.sleep(rnd.random() / 2)
     await trio.sleep(100)
-    assert not fetcher.num_waiting
+    assert not fetcher.jobs
     assert fetcher.num_errors
 
 
@@ -361,6 +361,5 @@ async def test_those_that_come_and_go_while_the_store_hangs_leave_nothing(
         await trio.sleep(1)
         assert await reader.code(c.Unsubscribe, 1) == OK
     await trio.sleep(1)
-    assert not fetcher._needed
-    assert not fetcher._soon
-    assert not fetcher._kept
+    assert not fetcher.turns
+    assert not fetcher.pinned
