@@ -159,12 +159,6 @@ class Flush:
 class Flushing:
     """What of a log may not be on the device yet; see above.
 
-    Args:
-        writer: of the newest segment.
-        journal: of the log.
-        plan: what recovery has found.
-        epoch: of what is appended from now on.
-
     Attributes:
         held: what readers do not see before it is flushed.
         sealed: segments that were sealed since the last flush, and their files.
@@ -311,14 +305,7 @@ class Flushing:
     def begin(
         self, next_offset: int, first_offset: int, *, only_sealed: bool, with_checkpoint: bool
     ) -> Flush:
-        """Collect what has to be synced; see `Log.begin_flush`.
-
-        Args:
-            next_offset: behind the last chunk that readers may read.
-            first_offset: that is kept.
-            only_sealed: as there.
-            with_checkpoint: as there.
-        """
+        """Collect what has to be synced; see `Log.begin_flush`, which says where the log ends."""
         writer, journal = self._writer, self._journal
         if writer.failed is not None:
             raise writer.failed

@@ -179,13 +179,10 @@ class Journal:
         return is_known
 
     def write_pending(self, next_offset: int) -> None:
-        """Write the stored offsets that are not written yet; nothing is synced.
+        """Write the stored offsets that are not written yet, at `next_offset`; nothing is synced.
 
         While the journal is rewritten they stay pending: what is written to the old file then
         would go with it.
-
-        Args:
-            next_offset: behind the last chunk that readers may read, as below.
 
         Raises:
             StorageError: the system refused; they stay pending.

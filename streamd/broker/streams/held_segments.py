@@ -15,7 +15,7 @@ class HeldSegments:
 
     Attributes:
         goes_before: base offset: segments before it are about to go.
-        is_stopped: no more is held from now on.
+        is_stopped: no work on files is begun any more.
     """
 
     def __init__(self, log: Log, released: Callable[[], Awaitable[None]]) -> None:

@@ -98,7 +98,7 @@ class KeyUpkeep:
         """Look at the key files that nobody has looked at: at some now, at the others soon."""
         for _ in range(_FILES_AT_ONCE):
             segment = next_unknown(self._log)
-            if segment is None or self._log.is_closed or self._maintenance.is_stopped:
+            if segment is None or self._log.is_closed or self._maintenance.held.is_stopped:
                 return
             await self.load(segment)
             if segment.key_state is KeyState.UNKNOWN:
@@ -132,7 +132,7 @@ class KeyUpkeep:
 
     async def _step(self, maker: TableMaker) -> Progress:
         log = self._log
-        if log.is_closed or self._maintenance.is_stopped:
+        if log.is_closed or self._maintenance.held.is_stopped:
             return Progress.DONE
         if trio.current_time() < self._not_before or self._maintenance.is_truncating:
             return Progress.WAITS

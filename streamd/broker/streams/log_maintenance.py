@@ -94,11 +94,6 @@ class LogMaintenance:
         self._turn = trio.Lock()
         self._truncating = trio.Lock()
 
-    @property
-    def is_stopped(self) -> bool:
-        """Nothing is begun any more."""
-        return self.held.is_stopped
-
     async def flush(
         self, *, only_sealed: bool = False, with_checkpoint: bool = False, seals: bool = False
     ) -> bool:
@@ -130,7 +125,7 @@ class LogMaintenance:
     async def _flush(self, *, only_sealed: bool, with_checkpoint: bool, seals: bool) -> bool:
         log, writer = self._log, self._writer
         async with self._turn:
-            if self.is_stopped or log.is_closed or log.flushing.failed is not None:
+            if self.held.is_stopped or log.is_closed or log.flushing.failed is not None:
                 return False
             try:
                 flush = log.begin_flush(only_sealed=only_sealed, with_checkpoint=with_checkpoint)
@@ -165,7 +160,7 @@ class LogMaintenance:
         """Have the log note what it has to before its first message, see `Log.mark`."""
         log = self._log
         async with self._turn:
-            if self.is_stopped or log.is_closed:
+            if self.held.is_stopped or log.is_closed:
                 return
             try:
                 with trio.CancelScope(shield=True):
@@ -210,7 +205,7 @@ class LogMaintenance:
         if log.outlive(self._now_ms()):
             await self.flush(with_checkpoint=True)
         async with self._turn:
-            if self.is_stopped or log.is_closed:
+            if self.held.is_stopped or log.is_closed:
                 return
             await self._carry_out(log.filter_demand.write, logging.WARNING)
             busy = self.held.busy
@@ -224,13 +219,13 @@ class LogMaintenance:
 
     async def _expire_again(self) -> None:
         """Do it again where a segment had to stay that somebody worked on."""
-        if self._expires_again and not self.is_stopped:
+        if self._expires_again and not self.held.is_stopped:
             await self.expire()
 
     async def _remove_rest(self, parts: Iterator[Callable[[], None]], *, has_more: bool) -> None:
         while has_more:
             async with self._turn:
-                has_more = not self.is_stopped and await self._remove_next(parts)
+                has_more = not self.held.is_stopped and await self._remove_next(parts)
 
     async def _remove_next(self, parts: Iterator[Callable[[], None]]) -> bool:
         """Do the next part of a removal; whether there may be more."""
@@ -391,7 +386,7 @@ class LogMaintenance:
         """
         log = self._log
         async with self._turn:
-            if self.is_stopped or log.is_closed:
+            if self.held.is_stopped or log.is_closed:
                 return False
             try:
                 gone = log.follow(manifest, tracking(log.journal.tracking))
@@ -412,7 +407,7 @@ class LogMaintenance:
         """
         log = self._log
         async with self._turn:
-            if self.is_stopped or log.is_closed:
+            if self.held.is_stopped or log.is_closed:
                 return False
             disk, folder = log.segments.shown[-1].disk, log.folder
             is_written = await self._carry_out(
@@ -427,7 +422,7 @@ class LogMaintenance:
         log = self._log
         async with self._turn:
             for segment in segments:
-                if self.is_stopped or log.is_closed or segment in self.held.busy:
+                if self.held.is_stopped or log.is_closed or segment in self.held.busy:
                     return
                 if not log.keeps(segment) or segment.stored is None or segment.cold is not None:
                     continue
@@ -488,7 +483,7 @@ class LogMaintenance:
 
     def _check_running(self) -> None:
         """Raise Stopped when the work in a thread is not worth going on with."""
-        if self.is_stopped:
+        if self.held.is_stopped:
             raise Stopped
 
     async def stop(self) -> None:
