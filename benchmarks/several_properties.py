@@ -178,7 +178,7 @@ def _asked(region: str, kind: str) -> Pushdown:
 
 def _declared(names: str, *, derives: bool) -> tuple[Pair, ...]:
     property_names = Pair("stream-filter-property", names)
-    return (property_names, Pair("stream-filter-derive", "true")) if derives else (property_names,)
+    return (property_names, Pair("stream-filter-derive", str(derives).lower()))
 
 
 def _value(chance: random.Random) -> str:

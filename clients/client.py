@@ -65,6 +65,7 @@ class Client(Administration):
             name: a durable name. Messages are then stored once however often they are sent, and
                 numbers go on where the last producer of that name ended.
             filter_value: a function that gives the filter value of a message, None for none.
+                Messages without one get that of the stream's filter property, if it has one.
             window: how many messages may be unconfirmed before `send` waits.
 
         Raises:

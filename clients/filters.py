@@ -23,6 +23,7 @@ from segments.selector import (
     WantedValues,
     body_at,
     filter_value_of,
+    filter_value_reader,
     names_in,
     parse_property,
     property_value_of,
@@ -75,6 +76,7 @@ class ReceivedMessage(MessageView):
 
 
 _PROPERTY, _CONTRACT = "stream-filter-property", "stream-filter-contract"
+_DERIVE = "stream-filter-derive"
 
 
 class Declared(NamedTuple):
@@ -83,16 +85,28 @@ class Declared(NamedTuple):
     Attributes:
         names: of its filter properties, the first one first.
         is_strict: every message with a value of the first has it as its filter value.
+        fills: the server gives messages without a filter value that of the first property.
     """
 
     names: tuple[str, ...] = ()
     is_strict: bool = False
+    fills: bool = False
 
     @classmethod
     def by(cls, arguments: Mapping[str, str]) -> "Declared":
         """What the arguments of a stream say."""
         text = arguments.get(_PROPERTY)
-        return cls(() if text is None else names_in(text), arguments.get(_CONTRACT) == "strict")
+        is_strict, fills = arguments.get(_CONTRACT) == "strict", arguments.get(_DERIVE) == "true"
+        return cls(() if text is None else names_in(text), is_strict, fills)
+
+    def missing_value_reader(self) -> Callable[[bytes], bytes] | None:
+        """Reads the filter value that a publisher gives a message without one; None: it gives none.
+
+        Where the server does it, it is left to the server.
+        """
+        if self.fills or not self.names:
+            return None
+        return filter_value_reader(parse_property(self.names[0]))
 
     def number_rule(self, name: str | None) -> NumberRule:
         """How values of a property that are numbers are taken; None: of no certain property."""
@@ -268,7 +282,7 @@ class SelectorFilter:
 
     def learn(self, declared: Declared) -> None:
         """See Filter."""
-        names, is_strict = declared
+        names, is_strict, _ = declared
         self._pushdown = self.selector.push_down(names, is_strict=is_strict)
         basis = f"{self._stream} declares no filter property"
         if names:

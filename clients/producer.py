@@ -17,6 +17,7 @@ import anyio
 
 from clients.connection import ClientConnection
 from clients.errors import ConnectionLost, PublishFailed, refusal
+from clients.filters import Declared
 from clients.signals import Signal
 from segments.compression import NAMES, pack
 from segments.message import Message
@@ -85,6 +86,7 @@ class Producer:
         self.name = name
         self.last_publishing_id = self.num_confirmed = 0
         self._filter_value = filter_value
+        self._missing_value: Callable[[bytes], bytes] | None = None
         self._window = window
         self._connection: ClientConnection | None = None
         self._frame_max = 0
@@ -118,7 +120,7 @@ class Producer:
             publishing_id: its number, for a named producer that keeps its own count. A message
                 whose number is not above all earlier ones is taken for a duplicate. Messages
                 without one go on above the highest.
-            filter_value: instead of what the producer's function gives.
+            filter_value: instead of what the producer's function gives; b"" for none.
 
         Returns:
             The message's publishing id. Cancelled, it has not taken the message.
@@ -177,6 +179,8 @@ class Producer:
         """
         value = _value_bytes(filter_value)
         self.check()
+        if value is None and self._missing_value is not None:
+            value = self._if_it_fits(self._missing_value(body), body)
         self._check_size(len(body) + len(value or b""), _MESSAGE_OVERHEAD)
         if value and len(value) > _MAX_VALUE_BYTES:
             raise ValueError(
@@ -308,6 +312,7 @@ class Producer:
                 answer.code == ResponseCode.PRECONDITION_FAILED and connection.is_read_only
             )
             raise refusal(answer.code, what, _READ_ONLY if is_read_only else "")
+        await self._learn(connection)
         sequence = 0
         if self.name:
             answer = await connection.request(c.QueryPublisherSequence, self.name, self.stream)
@@ -317,6 +322,13 @@ class Producer:
         if self._is_new:
             self._is_new, self.last_publishing_id = False, sequence
         self._go_on(connection, number, sequence)
+
+    async def _learn(self, connection: ClientConnection) -> None:
+        """See whether messages without a filter value are to get one here."""
+        if self._filter_value is None and connection.is_streamd:
+            answer = await connection.request(c.DescribeStreams, (self.stream,))
+            ((_, _, arguments, _),) = answer.streams  # no arguments without the right to read
+            self._missing_value = Declared.by(dict(arguments)).missing_value_reader()
 
     def _go_on(self, connection: ClientConnection, number: int, sequence: int) -> None:
         """Send again what is not stored; up to `sequence` everything is, see the top."""
@@ -395,6 +407,11 @@ class Producer:
         """Raise what is wrong with it: the stream is gone, or the connection for good."""
         if self._error is not None:
             raise self._error
+
+    def _if_it_fits(self, value: bytes, body: bytes) -> bytes | None:
+        """A message's own filter value; None where there is none, or no room for it."""
+        room = self._frame_max - _FRAME_OVERHEAD - _MESSAGE_OVERHEAD - len(body)
+        return value if 0 < len(value) <= min(room, _MAX_VALUE_BYTES) else None
 
     def _check_size(self, size: int, overhead: int) -> None:
         room = self._frame_max - _FRAME_OVERHEAD - overhead

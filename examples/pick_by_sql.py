@@ -6,12 +6,12 @@ import sys
 from streamd import Message, connect
 
 ORDERS = [("EU", 90), ("EU", 5), ("US", 70), (None, 80)]
-DERIVED = {"stream-filter-property": "region", "stream-filter-derive": "true"}
+DECLARED = {"stream-filter-property": "region"}
 
 
 async def main() -> None:
     async with connect(*sys.argv[1:]) as client:
-        await client.create("sql-orders", filter_size=32, arguments=DERIVED)
+        await client.create("sql-orders", filter_size=32, arguments=DECLARED)
         await client.register_selector("sql-orders", "big", sql="total > 60")
         async with client.producer("sql-orders") as producer:
             for region, total in ORDERS:

@@ -28,7 +28,7 @@ from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
 from streamd.net.actor import CHANGE
 from streamd.net.turns import in_turns
-from streamd.operations.arguments import Arguments, read_arguments
+from streamd.operations.arguments import Arguments, as_created, as_kept, read_arguments
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.routing import as_super_stream
@@ -204,8 +204,9 @@ class VirtualHost:
                     check_stream_name(name)
                     self._streams.check_there()
                     check(name)
-                    row = StreamRow(self.name, name, read_arguments(arguments))
-                    self._check_new(row, rows.get(row.name))
+                    declared = read_arguments(arguments)
+                    row = StreamRow(self.name, name, as_created(declared))
+                    self._check_new(name, declared, rows.get(row.name))
                     self._resources.quota.check(len(rows) + 1)
                 except Refused as refused:
                     outcomes.append(refused)
@@ -221,19 +222,19 @@ class VirtualHost:
             logger.info("created stream %s", name, extra=CHANGE)
         return outcomes
 
-    def _check_new(self, row: StreamRow, beside: StreamRow | None) -> None:
-        existing = self._streams.find_row(row.name) or beside
+    def _check_new(self, name: Name, declared: Arguments, beside: StreamRow | None) -> None:
+        existing = self._streams.find_row(name) or beside
         if existing is None:
             return
-        if existing.arguments == row.arguments:
-            raise Refused(Reason.ALREADY_EXISTS, row.name)
-        wanted, known = row.arguments, existing.arguments
+        wanted, known = as_kept(declared, existing.arguments), existing.arguments
+        if known == wanted:
+            raise Refused(Reason.ALREADY_EXISTS, name)
         differing = [
             f"{key} is {known.get(key, 'not set')}, not {wanted.get(key, 'left out')}"
             for key in sorted({*wanted, *known})
             if wanted.get(key) != known.get(key)
         ]
-        details = f"{row.name} exists with other arguments: {'; '.join(differing)}"
+        details = f"{name} exists with other arguments: {'; '.join(differing)}"
         raise Refused(Reason.PRECONDITION_FAILED, details)
 
     async def create_super_stream(
@@ -257,7 +258,7 @@ class VirtualHost:
         """
         row = new_super_stream(self.name, name, keys)
         partitions = partitions_of(row)
-        declared = read_arguments(arguments)
+        declared = as_created(read_arguments(arguments))
         exchange, bindings = as_super_stream(self.name, row.name), bindings_of(row)
 
         def add(catalog: Transaction) -> None:

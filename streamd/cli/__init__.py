@@ -169,8 +169,8 @@ def main(context: click.Context, *, debug: bool) -> None:
     \b
     Start a server, put something in, take some of it out:
       streamd serve
-      streamd stream create flights --filter-size 64
-      streamd publish flights --filter-property carrier flights.jsonl
+      streamd stream create flights --filter-property carrier
+      streamd publish flights flights.jsonl
       streamd consume flights --filter HA --filter-property carrier --until-end
     """
     context.obj = debug

@@ -41,7 +41,8 @@ _EXAMPLE = '{"body": "hello"}'
     "--filter-property",
     metavar="P",
     help="Publish each message with the value of its property P as its filter value: a string, or "
-    "a number as in JSON. On a stream that declares a filter property, a number is not one.",
+    "a number as in JSON. Only for a stream without a filter property of its own; where there is "
+    "one, messages get its value by themselves, and a number is none.",
 )
 @click.option(
     "--producer",
@@ -75,7 +76,7 @@ def publish(
     \b
     Examples:
       echo '{"body": "hello", "carrier": "HA"}' | streamd publish flights
-      streamd publish flights --filter-property carrier flights.jsonl
+      streamd publish flights flights.jsonl
     """
     declared = FilterProperty(filter_property)
 

@@ -66,11 +66,12 @@ def _option(argument: Argument, *, changing: bool) -> Callable[[FC], FC]:
     if not changing and argument.default != "none":
         text += f"  [default: {argument.default.replace('`', '')}]"
     return click.option(
-        argument.option,
+        argument.option if kind.metavar else f"{argument.option}/--no-{argument.option[2:]}",
         _key(argument.name),
         cls=Dependent if needs else None,
         metavar=kind.metavar or None,
         is_flag=not kind.metavar,
+        default=None,
         multiple=kind.is_list,
         help=text,
         **({"needs": (_key(needs),)} if needs else {}),
@@ -89,8 +90,8 @@ def _given(options: Mapping[str, object]) -> dict[str, str]:
         match options.get(_key(name)):
             case str() as text:
                 found[name] = text
-            case True:
-                found[name] = "true"
+            case bool(is_on):
+                found[name] = str(is_on).lower()
             case (_, *_) as names:  # a name with a comma stands in brackets
                 found[name] = ",".join(map(str, names))
     return found
@@ -126,7 +127,7 @@ def create(
     \b
     Examples:
       streamd stream create flights --filter-size 64
-      streamd stream create orders --filter-property region --filter-derive
+      streamd stream create orders --filter-property region
       streamd stream create returns --filter-property kind --filter-property item
       streamd stream create audit --max-age 7D --max-length-bytes 10000000000
       streamd stream create orders --key-property order_id --key-property customer

@@ -57,7 +57,7 @@ class Kind:
         expected: what they are, as in "one of …".
         read: gives the value that a text stands for; raises ValueError for another text.
         metavar: what stands for one in the help of the command line; empty where the option alone
-            means true.
+            means true, and one that begins with --no- means false.
         choices: all of them, as texts with their titles; empty where there are too many.
         is_list: names with commas between them.
     """
@@ -180,4 +180,4 @@ FLAG = replace(
     amqp=AmqpType.FLAG,
     choices=(("true", "yes"), ("false", "no")),
 )
-SWITCH = replace(FLAG, metavar="")  # false without it; for good
+SWITCH = replace(FLAG, metavar="")

@@ -170,7 +170,7 @@ _TABLE = (
         kind=kinds.SWITCH,
         meaning="The server gives messages that come without a filter value the value of the "
         "filter property, also inside sub-batches. Needs a filter property",
-        default="`false`",
+        default="`true` with a filter property; a stream from before that was so stays as it is",
         changes=False,
         needs=FILTER_PROPERTY,
         option="--filter-derive",
@@ -298,6 +298,23 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
             details = f"{argument.name} needs {argument.needs}, which is missing"
             raise Refused(Reason.PRECONDITION_FAILED, details)
     return found
+
+
+def as_created(arguments: Mapping[str, Value]) -> Arguments:
+    """A declaration's arguments, as a stream that is created with them now keeps them.
+
+    What a filter property means without being said is kept beside it: streams that were declared
+    when it meant something else have nothing there, and stay as they are.
+    """
+    kept = dict(arguments)
+    if FILTER_PROPERTY in kept:
+        kept.setdefault(FILTER_DERIVE, True)
+    return kept
+
+
+def as_kept(wanted: Mapping[str, Value], existing: Mapping[str, Value]) -> Arguments:
+    """A declaration's arguments as an existing stream keeps them, if it was declared with these."""
+    return as_created(wanted) if FILTER_DERIVE in existing else dict(wanted)
 
 
 def filter_properties(arguments: Mapping[str, Value]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 from streamd.cli import publish
 from tests.support.command_line import CommandLine
 
-FIRST_PUBLISH = 8  # the frame, after those of the login and DeclarePublisher
+FIRST_PUBLISH = 9  # the frame, after those of the login and for a producer
 
 
 class Pipe:

@@ -317,6 +317,28 @@ class TestFilters:
 
         run(work)
 
+    @pytest.mark.parametrize("derive", ["true", "false"])
+    def test_of_the_declared_property(self, run: Runner, stream: str, derive: str) -> None:
+        """Whoever gives it: the server, or on a stream where it does not, the producer."""
+
+        async def work(client: Client) -> None:
+            arguments = {"stream-filter-property": "region", "stream-filter-derive": derive}
+            await client.create(stream, arguments=arguments | {"stream-chunk-max-records": "1"})
+            large = "x" * 600_000  # fits into a frame once, not twice
+            async with client.producer(stream) as producer:
+                for region in ("EU", "US", None, large):
+                    properties = {} if region is None else {"region": region}
+                    await producer.send(Message(b"", application_properties=properties))
+                eu = Message(b"", application_properties={"region": "EU"})
+                await producer.send(eu, filter_value="US")
+                await producer.send_encoded(eu.encode())
+                await producer.send(eu, filter_value=b"")
+            found = await read(client, stream, filter_values=["EU"])
+            filled = [6] if derive == "true" else []  # the server's rule is not the producer's
+            assert [message.offset for message in found] == [0, 5, *filled]
+
+        run(work)
+
     def test_a_name_that_no_property_has(self, run: Runner, stream: str) -> None:
         async def work(client: Client) -> None:
             await client.create(stream)

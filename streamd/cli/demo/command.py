@@ -284,8 +284,8 @@ they were compared with the records, and none was lost.
 {about_selectors}
 
 [bold]What to try next.[/bold] Start a server with `streamd serve` and create a stream with \
-`streamd stream create NAME --filter-size 64`. Smaller chunks can be skipped more often: add \
-`--chunk-max-records 50`. Publish with `streamd publish NAME --filter-property carrier`, read with \
+`streamd stream create NAME --filter-property carrier`. Smaller chunks can be skipped more often: \
+add `--chunk-max-records 50`. Publish with `streamd publish NAME`, read with \
 `streamd consume NAME --filter HA`, or use any RabbitMQ stream client.
 """
 

@@ -12,6 +12,7 @@ from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.faults import access_refused, fault_of, not_implemented, refusals
 from streamd.connections.amqp091.publishing import plain_table
 from streamd.connections.amqp091.queue_arguments import Declaration, inequivalent
+from streamd.operations.arguments import as_kept
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
@@ -99,7 +100,8 @@ class Queues:
                 shown = f"received '{received}' but current is '{current}'".lower()
                 raise precondition_failed(f"inequivalent arg '{arg}' {where}: {shown}")
         declaration.check_type(self._context.default_queue_type)
-        wanted, current_arguments = declaration.canonical(), self._host.arguments(name)
+        current_arguments = self._host.arguments(name)
+        wanted = as_kept(declaration.canonical(), current_arguments)
         reason = inequivalent(name, host, wanted, current_arguments)
         if reason is not None:
             raise precondition_failed(reason)

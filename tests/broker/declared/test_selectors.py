@@ -1,10 +1,12 @@
 """Filter contracts, standing selectors, and filters that find nothing: the server's part."""
 
+import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -26,7 +28,11 @@ from tests.support.server import FIRST, Harness, Peer, harness
 
 OK, PRECONDITION = ResponseCode.OK, ResponseCode.PRECONDITION_FAILED
 DERIVE = {"stream_filter_property": "carrier", "stream_filter_derive": "true"}
-STRICT = {"stream_filter_property": "carrier", "stream_filter_contract": "strict"}
+STRICT = {
+    "stream_filter_property": "carrier",
+    "stream_filter_contract": "strict",
+    "stream_filter_derive": "false",
+}
 
 
 def flight(carrier: object, delay: int = 0) -> bytes:
@@ -100,6 +106,74 @@ class TestDerived:
         assert history(server) == [{b"HA": 1, b"UA": 1}, {b"DL": 1}]
 
 
+class TestDeclared:
+    """A filter property by itself."""
+
+    MESSAGES = (flight("HA"), flight("UA"), flight(None))
+    PLAIN: ClassVar = {"stream-filter-property": "carrier"}
+
+    async def put(self, peer: Peer, first_id: int = 1) -> None:
+        await peer.store(self.MESSAGES, first_id, values=[b"", b"given", b""])
+
+    async def test_is_filled(self, server: Harness, peer: Peer) -> None:
+        await peer.create("s", stream_filter_property="carrier")
+        await peer.declare("s")
+        await self.put(peer)
+        packed, size = pack([flight("DL")] * 2, GZIP)
+        await peer.send(c.Publish(1, 1, encode_sub_batch(9, 2, GZIP, size, packed)))
+        await peer.confirmed(1)
+        assert history(server) == [{b"HA": 1, b"given": 1, b"": 1}, {b"DL": 2}]
+
+    async def test_in_the_partitions_of_a_super_stream(self, server: Harness, peer: Peer) -> None:
+        pairs = (Pair("stream-filter-property", "carrier"),)
+        assert await peer.code(c.CreateSuperStream, "all", ("s",), ("key",), pairs) == OK
+        await peer.declare("s")
+        await self.put(peer)
+        assert history(server) == [{b"HA": 1, b"given": 1, b"": 1}]
+
+    async def test_not_where_that_was_declared(self, server: Harness, peer: Peer) -> None:
+        await peer.create("s", stream_filter_property="carrier", stream_filter_derive="false")
+        await peer.declare("s")
+        await self.put(peer)
+        assert history(server) == [{b"given": 1, b"": 2}]
+
+    async def test_not_without_a_property(self, server: Harness, peer: Peer) -> None:
+        await peer.create("s")
+        await peer.declare("s")
+        await self.put(peer)
+        assert history(server) == [{b"given": 1, b"": 2}]
+
+    async def test_a_stream_of_before_stays_as_it_is(self, tmp_path: Path) -> None:
+        """Then a property by itself filled nothing; its arguments were kept as they were typed."""
+        async with harness(tmp_path) as server:
+            await (await server.peer()).create("s", stream_filter_property="carrier")
+        with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as catalog, catalog:
+            catalog.execute("UPDATE streams SET arguments = ?", [json.dumps(self.PLAIN)])
+        async with harness(tmp_path) as server:
+            peer = await server.peer()
+            await peer.declare("s")
+            await self.put(peer)
+            assert history(server) == [{b"given": 1, b"": 2}]
+            assert server.host.arguments("s") == self.PLAIN
+            same = tuple(Pair(*item) for item in self.PLAIN.items())
+            assert await peer.code(c.Create, "s", same) == ResponseCode.STREAM_EXISTS
+            other = (*same, Pair("stream-filter-derive", "true"))
+            assert await peer.code(c.Create, "s", other) == PRECONDITION
+
+    @pytest.mark.parametrize("first", [{}, {"stream-filter-derive": "true"}])
+    @pytest.mark.parametrize("second", [{}, {"stream-filter-derive": "true"}])
+    async def test_said_or_not_it_is_the_same_declaration(
+        self, peer: Peer, first: dict[str, str], second: dict[str, str]
+    ) -> None:
+        pairs = [
+            tuple(Pair(*item) for item in (self.PLAIN | more).items()) for more in (first, second)
+        ]
+        assert await peer.code(c.Create, "s", pairs[0]) == OK
+        assert await peer.code(c.Create, "s", pairs[1]) == ResponseCode.STREAM_EXISTS
+        off = (*pairs[0][:1], Pair("stream-filter-derive", "false"))
+        assert await peer.code(c.Create, "s", off) == PRECONDITION
+
+
 class TestStrict:
     @pytest.mark.parametrize(
         ("carrier", "value", "is_taken"),
@@ -138,7 +212,7 @@ class TestStrict:
         assert (await peer.expect(c.PublishError)).faults[0][0] == 5
 
     async def test_with_deriving_none_are_missing(self, peer: Peer) -> None:
-        await peer.create("s", **STRICT, stream_filter_derive="true")
+        await peer.create("s", **STRICT | {"stream_filter_derive": "true"})
         await peer.declare("s")
         await peer.store([flight("HA"), flight(None)])
         await peer.publish([flight("HA")], first_id=3, values=[b"UA"])

@@ -56,6 +56,7 @@ class TestDeclaring:
             "stream-max-segment-size-bytes": 5_000_000,
             "stream-filter-size-bytes": 32,
             "stream-filter-property": "kind",
+            "stream-filter-derive": True,
             "stream-filter-error-rate": 0.01,
             "stream-chunk-max-records": 200,
             "stream-key-properties": "a,properties.to",
