@@ -380,14 +380,16 @@ class Log:
             if chunk.sequences:
                 self.journal.tracking.set_sequences(chunk.header.chunk_id, chunk.sequences.items())
         self.committed_offset = segment.next_offset
-        if self.policy.key_properties and segment.size >= self.indexes.keys_wanted_from:
-            self.indexes.request_keys()
+        if self.policy.key_properties:
+            size, num_chunks = self.indexes.keys_wanted_from
+            if segment.size >= size or segment.num_chunks >= num_chunks:
+                self.indexes.request_keys()
 
     def _show(self, writer: SegmentWriter) -> None:
         """Let readers have a new segment."""
         sealed = self.segments.shown[-1]
         self.segments.add(writer.segment)
-        self.indexes.writer, self.indexes.keys_wanted_from = writer, 0
+        self.indexes.writer, self.indexes.keys_wanted_from = writer, (0, 0)
         if self.policy.key_properties:  # of the sealed one
             self.indexes.request_keys()
         if sealed.filters is not None:

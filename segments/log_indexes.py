@@ -14,14 +14,14 @@ class LogIndexes:
     Attributes:
         writer: of the last segment that readers may read.
         keys_requested: somebody is about to index keys; it says when that is done.
-        keys_wanted_from: bytes of that segment from which on there is something to index; said by
-            whoever found that there is nothing more before.
+        keys_wanted_from: bytes and chunks of that segment; with either there is something to index.
+            Said by whoever found that there is nothing more before.
     """
 
     def __init__(self, segments: SegmentList, writer: SegmentWriter, observer: LogObserver) -> None:
         self.writer = writer
         self.keys_requested = False
-        self.keys_wanted_from = 0
+        self.keys_wanted_from = (0, 0)
         self._segments = segments
         self._observer = observer
         self._requests: list[Segment] = []

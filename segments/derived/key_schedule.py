@@ -1,9 +1,11 @@
 """Which key table of a log is to be made next, and taking it in when it is made.
 
 The newest sealed segment without a table comes first, then the segment that grows: a table for what
-has come since the last one, when that is much, or when nothing more comes. So that there are never
-many, a table takes in the ones before it that are not larger: their number grows with the logarithm
-of the segment's size, and each pair is written as often.
+has come since the last one, as soon as searching that takes time, in chunks or in bytes. How soon
+the next one may follow is up to the caller. So that there are never many, a table takes in the ones
+before it that are not larger: their number grows with the logarithm of the segment's size, and each
+pair is written as often. What they leave behind in the file is given back by a table that takes in
+all of them, in a new file, when it is as much as they are: so each byte is moved once more.
 """
 
 import sys
@@ -17,9 +19,11 @@ from segments.keys.table import KeyTable
 from segments.log import Log
 from segments.segment import KeyState, Segment
 
-# Of a segment that grows, without a table: a search looks through 1 MB in half a millisecond.
-MUCH_BYTES = 16 << 20  # are worth a table at once
-FEW_BYTES = 1 << 18  # when nothing more comes
+# Of a segment that grows, without a table: a search looks through 40 chunks, or 1 MB, in half a
+# millisecond. As much as this, of the one or the other, is worth a table.
+FEW_BYTES = 1 << 18
+FEW_CHUNKS = 64
+SPARE_BYTES = 1 << 20  # of a file, that tables which were taken in may always leave behind
 
 
 class Task(NamedTuple):
@@ -29,15 +33,9 @@ class Task(NamedTuple):
     job: KeyJob
 
 
-def next_task(log: Log, *, is_quiet: bool) -> Task | None:
-    """The next table to make; None while nothing is worth it.
-
-    Args:
-        log: whose keys are indexed.
-        is_quiet: nothing has come for a while.
-    """
-    sealed = next_sealed(log, reversed(log.segments.shown))
-    return sealed or next_growing(log, is_quiet=is_quiet)
+def next_task(log: Log) -> Task | None:
+    """The next table to make; None while nothing is worth it."""
+    return next_sealed(log, reversed(log.segments.shown)) or next_growing(log)
 
 
 def next_sealed(log: Log, segments: Iterable[Segment]) -> Task | None:
@@ -52,30 +50,27 @@ def next_sealed(log: Log, segments: Iterable[Segment]) -> Task | None:
     return None
 
 
-def next_growing(log: Log, *, is_quiet: bool) -> Task | None:
+def next_growing(log: Log) -> Task | None:
     """The next table of the segment that grows, if it is worth one."""
-    newest, wanted = log.segments.shown[-1], FEW_BYTES if is_quiet else MUCH_BYTES
-    if not has_tail(log) or newest.size - _known_bytes(log) < wanted:
+    newest, properties = log.segments.shown[-1], log.policy.key_properties
+    size, num_chunks = tail_from(log)
+    if not properties or (newest.size < size and newest.num_chunks < num_chunks):
         return None
-    return Task(newest, _job(newest, log.policy.key_properties, is_sealed=False))
+    return Task(newest, _job(newest, properties, is_sealed=False))
 
 
-def has_tail(log: Log) -> bool:
-    """There will be a table to make when nothing more comes."""
-    return bool(log.policy.key_properties) and log.segments.shown[-1].size >= tail_from(log)
+def tail_from(log: Log) -> tuple[int, int]:
+    """Bytes and chunks of the newest segment: with either, what no table knows is worth one.
 
-
-def tail_from(log: Log) -> int:
-    """Bytes of the newest segment from which on there is a tail; endless where none can be."""
-    return _known_bytes(log) + FEW_BYTES if _is_possible(log.segments.shown[-1]) else sys.maxsize
-
-
-def _known_bytes(log: Log) -> int:
-    """Bytes of the newest segment that tables know."""
-    known = log.segments.shown[-1].keys
-    if known is None or not _is_usable(known, log.policy.key_properties):
-        return FILE_HEADER_SIZE
-    return known.end.position
+    Endless where there can be none.
+    """
+    newest = log.segments.shown[-1]
+    if not _is_possible(newest):
+        return sys.maxsize, sys.maxsize
+    known, end = newest.keys, _start_of(newest)
+    if known is not None and _is_usable(known, log.policy.key_properties):
+        end = known.end
+    return end.position + FEW_BYTES, end.num_chunks + FEW_CHUNKS
 
 
 class KeyFigures(NamedTuple):
@@ -163,10 +158,10 @@ def _is_usable(known: KeyIndex, properties: tuple[str, ...]) -> bool:
 def _job(segment: Segment, properties: tuple[str, ...], *, is_sealed: bool) -> KeyJob:
     known = segment.keys
     end = end_of(segment)
-    start, tables, position = Place(0, FILE_HEADER_SIZE, segment.base_offset), [], 0
+    start, tables, position = _start_of(segment), [], 0
     if known is not None and _is_usable(known, properties):
         start, tables = known.end, list(known.tables)
-        if not is_sealed:
+        if not is_sealed and not _is_sparse(tables):
             tables, position = _taken_in(tables, end.num_chunks - start.num_chunks), tables[-1].end
     return KeyJob(
         segment.folder,
@@ -178,6 +173,16 @@ def _job(segment: Segment, properties: tuple[str, ...], *, is_sealed: bool) -> K
         position,
         is_sealed,
     )
+
+
+def _start_of(segment: Segment) -> Place:
+    return Place(0, FILE_HEADER_SIZE, segment.base_offset)
+
+
+def _is_sparse(tables: list[KeyTable]) -> bool:
+    """More of their file is nobody's than theirs."""
+    size = sum(table.end - table.position for table in tables)
+    return tables[-1].end > 2 * size + SPARE_BYTES
 
 
 def _taken_in(tables: list[KeyTable], num_chunks: int) -> list[KeyTable]:

@@ -304,8 +304,8 @@ def _prepared() -> Iterator[_Log]:
     """Nothing waits for the device, and an ear for the log."""
     root, log = logging.getLogger(), _Log()
     originals = os.fsync, os.fdatasync
-    limits = schedule.MUCH_BYTES, schedule.FEW_BYTES
-    schedule.MUCH_BYTES, schedule.FEW_BYTES = 4_000, 1
+    limits = schedule.SPARE_BYTES, schedule.FEW_BYTES
+    schedule.SPARE_BYTES, schedule.FEW_BYTES = 20_000, 1
     os.fsync = os.fdatasync = lambda _fd: None  # type: ignore[assignment]
     root.addHandler(log)
     try:
@@ -313,7 +313,7 @@ def _prepared() -> Iterator[_Log]:
     finally:
         root.removeHandler(log)
         os.fsync, os.fdatasync = originals
-        schedule.MUCH_BYTES, schedule.FEW_BYTES = limits
+        schedule.SPARE_BYTES, schedule.FEW_BYTES = limits
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> str:

@@ -131,13 +131,13 @@ class Run:
         trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
         clock = trio.testing.MockClock(autojump_threshold=0)
         original, threads.in_thread = threads.in_thread, self._in_thread
-        limits = schedule.MUCH_BYTES, schedule.FEW_BYTES
-        schedule.MUCH_BYTES = schedule.FEW_BYTES = 1
+        limits = schedule.SPARE_BYTES, schedule.FEW_BYTES
+        schedule.SPARE_BYTES = schedule.FEW_BYTES = 1
         try:
             trio.run(self._run, clock=clock)
         finally:
             threads.in_thread = original
-            schedule.MUCH_BYTES, schedule.FEW_BYTES = limits
+            schedule.SPARE_BYTES, schedule.FEW_BYTES = limits
 
     @property
     def life(self) -> Life:

@@ -161,7 +161,7 @@ def _check_keys(log: Log) -> None:
                     assert found is not None
                     assert ordinal in found or ordinal >= index.num_chunks
             segment.release()
-        while (task := next_task(log, is_quiet=True)) is not None:
+        while (task := next_task(log)) is not None:
             make_table(task.segment.disk, task.job)
             task.segment.keys = adopt(task)
             tidy_up(task)

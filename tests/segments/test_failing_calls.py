@@ -335,7 +335,7 @@ def _index_keys(world: World) -> None:
     """What the broker has done in a process, for the segments that are sealed and the newest."""
     log = world.it
     log.policy = replace(POLICY, key_properties=("k",))
-    while (task := next_task(log, is_quiet=True)) is not None:
+    while (task := next_task(log)) is not None:
         try:
             make_table(task.segment.disk, task.job)
             task.segment.keys = adopt(task)

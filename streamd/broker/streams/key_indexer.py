@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import trio
 
-from streamd.broker.streams.key_upkeep import QUIET_SECONDS, Progress
+from streamd.broker.streams.key_upkeep import GROWING_SECONDS, Progress
 from streamd.broker.streams.key_worker import KeyWorker
 from streamd.broker.streams.log_life import LogLife
 from streamd.net.wakeup import Wakeup
@@ -68,7 +68,7 @@ class KeyIndexer:
         return progress is Progress.MADE
 
     async def _pause(self) -> None:
-        with trio.move_on_after(QUIET_SECONDS if self._streams else _IDLE_SECONDS):
+        with trio.move_on_after(GROWING_SECONDS if self._streams else _IDLE_SECONDS):
             await self._work.wait()
             return
         if not self._streams:

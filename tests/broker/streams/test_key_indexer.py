@@ -67,7 +67,6 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 
     monkeypatch.setattr(KeyWorker, "make", do)
     monkeypatch.setattr(KeyWorker, "end", end)
-    monkeypatch.setattr(schedule, "MUCH_BYTES", 2_000)
     monkeypatch.setattr(schedule, "FEW_BYTES", 200)
     return found
 
@@ -121,6 +120,31 @@ async def test_all_is_indexed_when_it_is_quiet(keyed: tuple[Harness, Peer], work
     await trio.sleep(5)
     assert found(server, 41) == 1
     await peer.silence()
+
+
+async def test_a_steady_stream_is_indexed_while_it_grows(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never quiet: 200 messages a second, each in a chunk of its own."""
+    monkeypatch.setattr(schedule, "FEW_BYTES", 1 << 18)
+    worker.takes = 0.1
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        await create(peer, size="10000000")
+        await peer.declare("s")
+        segment = server.host.find("s").log.segments.shown[-1]
+        for number in range(2_000):
+            await fill(peer, number, 1)
+            await trio.sleep(1 / 200)
+            known = 0 if segment.keys is None else segment.keys.num_chunks
+            assert segment.num_chunks - known < 300, "chunks that a search goes through"
+            assert segment.keys is None or len(segment.keys.tables) < 8
+        assert len(worker.jobs) <= 11, "one a second"
+        assert [job.start.num_chunks for job in worker.jobs[1:]] == [
+            job.end.num_chunks for job in worker.jobs[:-1]
+        ], "no chunk is read twice"
+        assert found(server, 17) == 1
+        await peer.silence()
 
 
 async def test_streams_without_key_properties_need_no_process(
@@ -245,7 +269,7 @@ async def test_a_process_that_dies_again_and_again(
     worker.make = die
     await fill(peer, 0, 40)
     await trio.sleep(10)
-    assert sum(job.base_offset == 0 and job.is_sealed for job in worker.jobs) == 3
+    assert sum(job.base_offset == 0 for job in worker.jobs) == 3
     lines = [record for record in caplog.records if "no key index for" in record.getMessage()]
     assert len(lines) == 1
     assert not [name for name in key_files(server.data) if name.endswith("keys.tmp")]
@@ -324,8 +348,8 @@ async def test_other_properties_of_a_stream_that_nobody_has_open(
     await trio.sleep(120)
     stream = server.host.find("s")
     assert not stream.is_open
-    await set_keys(peer, "k,other")
     del worker.jobs[:]
+    await set_keys(peer, "k,other")
     async with stream.opened():
         await trio.sleep(10)
         assert {job.properties for job in worker.jobs} == {("k", "other")}

@@ -46,7 +46,7 @@ async def test_it_makes_tables_one_after_the_other(tmp_path: Path) -> None:
     worker = KeyWorker()
     assert worker.pid is None
     pids = set()
-    while (task := next_task(log, is_quiet=True)) is not None:
+    while (task := next_task(log)) is not None:
         assert await worker.make(task.job) == Answer()
         pids.add(worker.pid)
         task.segment.keys = adopt(task)

@@ -1,7 +1,8 @@
 """Key files of sealed segments and of one that grows, and whatever the device makes of them."""
 
 import copy
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from errno import EMFILE
@@ -19,6 +20,8 @@ from segments.errors import FormatError, StorageError
 from segments.format_constants import KEY_BLOCK_SIZE
 from segments.keys import KeyReader, key_prints
 from segments.message import Message
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run
 from segments.segment import (
     GROWING_KEYS_SUFFIX,
     INDEX_SUFFIX,
@@ -37,7 +40,6 @@ POLICY = LogPolicy(max_segment_chunks=4, key_properties=("k",))
 
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "MUCH_BYTES", 300)
     monkeypatch.setattr(schedule, "FEW_BYTES", 1)
 
 
@@ -45,12 +47,17 @@ def message(key: object, name: str = "k") -> bytes:
     return Message(b"x" * 20, application_properties={name: key, "other": key}).encode()
 
 
-def index_keys(log: Log, *, is_quiet: bool = True) -> int:
-    """What the broker has done; how many tables were made."""
+def index_keys(log: Log, meanwhile: Callable[[], None] = lambda: None) -> int:
+    """What the broker has done; how many tables were made.
+
+    Args:
+        meanwhile: called when a table was made, and nobody has taken it in.
+    """
     number = 0
-    while (task := next_task(log, is_quiet=is_quiet)) is not None:
+    while (task := next_task(log)) is not None:
         assert decode_job(encode_job(task.job)) == task.job
         make_table(task.segment.disk, task.job)
+        meanwhile()
         task.segment.keys = adopt(task)
         tidy_up(task)
         number += 1
@@ -252,11 +259,11 @@ class TestOfSealedSegments:
         log = filled(disk)
         segment = log.segments.shown[0]
         disk.files[segment.path(SEGMENT_SUFFIX)].content[80] ^= 1
-        task = next_task(log, is_quiet=True)
+        task = next_task(log)
         while task is not None and task.segment is not segment:
             make_table(disk, task.job)
             task.segment.keys = adopt(task)
-            task = next_task(log, is_quiet=True)
+            task = next_task(log)
         assert task is not None
         with pytest.raises(FormatError, match="the chunk at byte 8 fails its checksum"):
             make_table(disk, task.job)
@@ -319,16 +326,46 @@ class TestOfASegmentThatGrows:
         assert log.segments.first_offset > 0
         assert not [path for path in disk.files if ".keys" in path]
 
-    def test_little_waits_until_it_is_quiet(self) -> None:
-        disk = FaultyDisk()
-        log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=1_000), disk)
-        append(log, [message("a")])
-        assert schedule.has_tail(log)
-        assert next_task(log, is_quiet=False) is None
-        assert index_keys(log) == 1
-        assert not schedule.has_tail(log)
-        append(log, [message("b") * 6])
-        assert index_keys(log, is_quiet=False) == 1
+    @pytest.mark.parametrize(("limit", "number"), [("FEW_BYTES", 1_000), ("FEW_CHUNKS", 5)])
+    def test_a_few_chunks_or_bytes_are_worth_a_table(
+        self, monkeypatch: pytest.MonkeyPatch, limit: str, number: int
+    ) -> None:
+        for name in ("FEW_BYTES", "FEW_CHUNKS"):
+            monkeypatch.setattr(schedule, name, number if name == limit else sys.maxsize)
+        log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=1_000), FaultyDisk())
+        for _ in range(3):
+            known = log.segments.shown[0]
+            before = known.num_chunks if limit == "FEW_CHUNKS" else known.size
+            while index_keys(log) == 0:
+                after = known.num_chunks if limit == "FEW_CHUNKS" else known.size
+                assert after - before < number
+                append(log, [message("a")])
+            assert known.keys is not None
+            assert known.keys.num_chunks == known.num_chunks
+
+    def test_the_file_is_never_much_larger_than_its_tables(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And what is written for that is bounded: each byte is moved once more."""
+        monkeypatch.setattr(schedule, "SPARE_BYTES", spare := 100_000)
+        log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=10_000), disk := FaultyDisk())
+        segment, path = log.segments.shown[0], f"{FOLDER}/{0:020d}{GROWING_KEYS_SUFFIX}"
+        num_new, written, keys = 0, 0, list[object]()
+        for number in range(600):
+            keys += [f"{number}-{one}" for one in range(100)]
+            append(log, list(map(message, keys[-100:])))
+            assert index_keys(log) == 1
+            assert segment.keys is not None
+            tables = segment.keys.tables
+            written += tables[-1].end - tables[-1].position
+            num_new += number > 0 and len(tables) == 1 and tables[0].position == 0
+            live = sum(table.end - table.position for table in tables)
+            assert len(disk.files[path].content) <= 3 * live + spare
+            assert len(tables) <= (number + 1).bit_length()
+        assert 1 < num_new < 20
+        assert written < 2 * live * (600).bit_length() + 600 * 2 * KEY_BLOCK_SIZE
+        for number in range(0, 600, 37):
+            assert chunks_with(segment, f"{number}-{number % 100}") == [number]
 
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_a_damaged_table_is_not_taken_in(self, place: int) -> None:
@@ -341,7 +378,7 @@ class TestOfASegmentThatGrows:
         else:
             disk.files[path].content[5_000 * place + 40] ^= 1
         append(log, [message("a1"), message(1)])
-        task = next_task(log, is_quiet=True)
+        task = next_task(log)
         assert task is not None
         assert task.job.tables
         with pytest.raises(FormatError):
@@ -376,10 +413,7 @@ class Machine:
         self.chunks[append(self.log, [message(number) for number in numbers])] = numbers
 
     def index(self) -> None:
-        index_keys(self.log)
-
-    def index_much(self) -> None:
-        index_keys(self.log, is_quiet=False)
+        index_keys(self.log, self.search)
 
     def full(self) -> None:
         used = sum(len(inode.content) for inode in self.disk.files.values())
@@ -414,8 +448,24 @@ class Machine:
 
     def _open(self) -> None:
         self.log = Log.open(FOLDER, self.log.policy, self.disk)
+        for chunk in [one for one in self.chunks if one >= self.log.committed_offset]:
+            del self.chunks[chunk]
+
+    def search(self) -> None:
+        """All is found, whatever the tables know."""
+        for number in {0, *(self.chunks[max(self.chunks)] if self.chunks else ())}:
+            wanted = SearchRequest(keys=(str(number),), properties=("k",))
+            found = [one.offset for one in run(Search(self.log, wanted, 7, 0)).messages]
+            assert found == [
+                chunk + place
+                for chunk, numbers in self.chunks.items()
+                for place, one in enumerate(numbers)
+                if one == number
+                and self.log.segments.first_offset <= chunk < self.log.committed_offset
+            ]
 
     def check(self) -> None:
+        self.search()
         for segment in self.log.segments.shown:
             index = keys_of(segment)
             with segment.index() as records:
@@ -424,7 +474,7 @@ class Machine:
                         assert ordinal in (chunks_with(segment, number) or ())
 
 
-STEPS = ("index", "index", "index_much", "full", "properties", "expire", "close", "kill", "power")
+STEPS = ("index", "index", "full", "properties", "expire", "close", "kill", "power")
 
 
 @settings(max_examples=60)
@@ -436,10 +486,18 @@ STEPS = ("index", "index", "index_much", "full", "properties", "expire", "close"
             st.sampled_from(STEPS),
         ),
         max_size=30,
-    )
+    ),
+    st.sampled_from((-(1 << 20), 0, 1 << 20)),
 )
-def test_no_key_is_ever_missed(steps: list[list[int] | str]) -> None:
+def test_no_key_is_ever_missed(steps: list[list[int] | str], spare: int) -> None:
+    """Whether files are begun anew all the time, now and then, or never."""
     machine = Machine()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(schedule, "SPARE_BYTES", spare)
+        _go(machine, steps)
+
+
+def _go(machine: Machine, steps: list[list[int] | str]) -> None:
     for step in steps:
         if isinstance(step, str):
             getattr(machine, step)()
@@ -454,7 +512,7 @@ class TestTheProcess:
         log = Log.open(folder, POLICY, OsDisk())
         for number in range(5):
             append(log, [message(number)])
-        task = next_task(log, is_quiet=True)
+        task = next_task(log)
         assert task is not None
         assert work(encode_job(task.job)) == Answer()
         task.segment.keys = adopt(task)
