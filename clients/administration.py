@@ -252,23 +252,29 @@ class Administration:
             for row in await self.manage("offset.list", stream=stream)
         ]
 
-    async def set_offset(self, stream: str, name: str, offset: int) -> None:
+    async def set_offset(self, stream: str, name: str, offset: int, *, force: bool = False) -> None:
         """Store an offset for the consumer `name`; it is kept when this returns.
 
-        A consumer that is running goes on where it is, and stores its own again.
+        Args:
+            stream: which the consumer reads.
+            name: of the consumer.
+            offset: of the last message that it is done with.
+            force: also while it is connected: it goes on where it is, and stores its own again.
 
         Raises:
-            PreconditionFailed: the offset or the name cannot be stored.
+            PreconditionFailed: the offset or the name cannot be stored, or it is connected.
         """
-        await self.manage("offset.set", stream=stream, name=name, offset=str(offset))
+        words = {"stream": stream, "name": name, "force": str(force).lower()}
+        await self.manage("offset.set", offset=str(offset), **words)
 
-    async def delete_offset(self, stream: str, name: str) -> None:
-        """Forget the offset that the consumer `name` has stored.
+    async def delete_offset(self, stream: str, name: str, *, force: bool = False) -> None:
+        """Forget the offset that the consumer `name` has stored; see `set_offset`.
 
         Raises:
-            PreconditionFailed: it has stored none.
+            PreconditionFailed: it has stored none, or is connected.
         """
-        await self.manage("offset.delete", stream=stream, name=name)
+        words = {"stream": stream, "name": name, "force": str(force).lower()}
+        await self.manage("offset.delete", **words)
 
     async def truncate(
         self, stream: str, *, before: int | None = None, before_time_ms: int | None = None

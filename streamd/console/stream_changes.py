@@ -2,6 +2,7 @@
 
 from datetime import UTC
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,6 +22,7 @@ from streamd.operations.stream_views import GetSettings, GetStream
 
 _BAD_REQUEST = 400
 _WAS = "was-"  # before the name of an argument: what the form showed
+_FORGET, _UNDO = "forget", "undo"  # ways to change a stored offset
 DIALECTS = (TAGS, *Dialect)
 
 
@@ -37,7 +39,7 @@ class StreamChanges:
             site.action(f"{ONE}/truncate", self._truncate),
             site.page(f"{ONE}/delete", self._ask_delete),
             site.action(f"{ONE}/delete", self._delete),
-            site.action(f"{ONE}/offsets", self._set_offset),
+            site.action(f"{ONE}/offsets", self._move_offset),
             site.action(f"{ONE}/selectors", self._change_selector),
         ]
 
@@ -151,16 +153,33 @@ class StreamChanges:
 
     # -- stored offsets
 
-    async def _set_offset(self, request: Request, form: Form) -> Response:
-        found, reference = await self._found(request, Right.READ), form.raw("reference")
-        if form.has("forget"):
-            await self._ask(request, s.DeleteOffset(**found.stream, name=reference))
-            notice = f"The stored offset of {reference} is forgotten."
-        else:
-            offset = _number(form.text("offset"))
-            await self._ask(request, s.SetOffset(**found.stream, name=reference, offset=offset))
-            notice = f"The stored offset of {reference} is {offset:,} now."
-        return self._back(request, found, notice)
+    async def _move_offset(self, request: Request, form: Form) -> Response:
+        """Ask whether a stored offset is to be changed; when that was said, change it."""
+        found, way = await self._found(request, Right.READ), form.text("way")
+        asked = _move(found, form.raw("reference"), way, form.text("offset"))
+        is_done, problem = form.has("sure"), ""
+        if is_done:
+            try:
+                sure = replace(asked, dry_run=False, force=form.has("force"))
+                moved: s.Moved = await self._ask(request, sure)
+            except Refused as refused:
+                if refused.reason is not Reason.PRECONDITION_FAILED:
+                    raise
+                is_done, problem = False, refused.details
+        if not is_done:
+            moved = await self._ask(request, asked)
+        return await self._site.show(
+            request,
+            "move_offset.html",
+            _BAD_REQUEST if problem else 200,
+            **found.values,
+            moved=moved,
+            is_done=is_done,
+            way=way,
+            typed=form.text("offset"),
+            reference=asked.name,
+            problem=problem,
+        )
 
     # -- standing selectors
 
@@ -183,6 +202,34 @@ def _number(text: str) -> int:
     if number is not None:
         return number
     raise BadRequest(f"the offset is {text[:40]!r}, expected a whole number up to {MAX_OFFSET}")
+
+
+def _move(found: Found, name: str, way: str, text: str) -> s.SetOffset | s.DeleteOffset:
+    """What is to become of a stored offset; nothing is done yet.
+
+    Args:
+        found: the stream.
+        name: of the consumer.
+        way: forget, undo, or set to what is said.
+        text: an offset, so many messages further or back as in +10 or -10, a time, or the name of
+            another consumer.
+    """
+    if way == _FORGET:
+        return s.DeleteOffset(vhost=found.vhost, stream=found.name, name=name, dry_run=True)
+    move = s.SetOffset(vhost=found.vhost, stream=found.name, name=name, dry_run=True)
+    if way == _UNDO:
+        return replace(move, undo=True)
+    sign, number = text[:1], text[1:]
+    if sign in {"+", "-"} and number.isascii() and number.isdigit():
+        return replace(move, by=_number(number) * (1 if sign == "+" else -1))
+    if text.isascii() and text.isdigit():
+        return replace(move, offset=_number(text))
+    ms = moment_ms(text, UTC)
+    if ms is not None:
+        return replace(move, timestamp=max(0, ms))
+    if not text:
+        raise BadRequest("expected an offset, +N or -N, a time, or the name of another consumer")
+    return replace(move, like=text)
 
 
 def _truncation(found: Found, place: str) -> s.TruncateStream:

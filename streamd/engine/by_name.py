@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from segments.typed import sentence_of
 from streamd.engine.caller import Caller
 from streamd.engine.engine import Engine
 from streamd.hop.declared import by_name
@@ -36,6 +37,8 @@ async def carry_out(engine: Engine, caller: Caller, name: str, fields: bytes) ->
         raise Refused(Reason.PRECONDITION_FAILED, f"there is no operation {name[:40]!r}")
     try:
         request: Any = msgspec.msgpack.decode(fields, type=kind)
+    except msgspec.ValidationError as error:
+        raise Refused(Reason.PRECONDITION_FAILED, sentence_of(error)) from None
     except msgspec.MsgspecError as error:
         raise Refused(Reason.PRECONDITION_FAILED, str(error)) from None
     answer = await engine.ask(caller, request)

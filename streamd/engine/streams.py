@@ -6,17 +6,17 @@ from functools import partial
 from typing import Any
 
 from segments import at_offset, at_time
-from segments.codec import MAX_REFERENCE_SIZE
 from streamd.broker.declared.checks import check_number
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.streams.stored_offsets import stored_offsets
 from streamd.broker.streams.stream import Stream
 from streamd.engine.engine import Call, Handlers, Parts
+from streamd.engine.offsets import Offsets, check_reference
 from streamd.net.turns import in_turns
 from streamd.operations import streams as s
 from streamd.operations.arguments import as_text, plain_arguments
 from streamd.operations.declaration import Created, OfStream
-from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 
 
@@ -29,6 +29,7 @@ class Streams:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        offsets = Offsets(parts, self._opened)
         self.handlers: Handlers = {
             s.CreateStream: self._create,
             s.ListDeclared: self._declared,
@@ -39,8 +40,8 @@ class Streams:
             s.TruncateStream: self._truncate,
             s.ListOffsets: self._list_offsets,
             s.GetTracking: self._tracking,
-            s.SetOffset: self._set_offset,
-            s.DeleteOffset: self._delete_offset,
+            s.SetOffset: offsets.set,
+            s.DeleteOffset: offsets.delete,
             s.ListSelectors: self._list_selectors,
             s.AddSelector: self._add_selector,
             s.DeleteSelector: self._delete_selector,
@@ -130,16 +131,6 @@ class Streams:
                 consumers = await stored_offsets(stream, self._parts.broker.now_ms)
             return s.Tracking(offsets, writers, consumers)
 
-    async def _set_offset(self, call: Call, request: s.SetOffset) -> None:
-        _check_reference("the name of a consumer", request.name)
-        async with self._opened(call, request) as stream:
-            await stream.set_offset(request.name, request.offset)
-
-    async def _delete_offset(self, call: Call, request: s.DeleteOffset) -> None:
-        async with self._opened(call, request) as stream:
-            if not await stream.delete_offset(request.name):
-                raise NoSuch(f"{request.name} has stored no offset in {stream.name}")
-
     # -- standing selectors
 
     async def _list_selectors(self, call: Call, request: s.ListSelectors) -> list[s.Selector]:
@@ -147,7 +138,7 @@ class Streams:
             return selectors_of(stream)
 
     async def _add_selector(self, call: Call, request: s.AddSelector) -> None:
-        _check_reference("the name of a group", request.group)
+        check_reference("the name of a group", request.group)
         row = parse_standing(request.group, request.dialect, request.text)
         settings = self._parts.host(request.vhost).settings
         await settings.put_selector(request.stream, row, call.check)
@@ -193,12 +184,3 @@ def _check_same(request: s.SetArguments, now: dict[str, str]) -> None:
 
 def _text(reference: bytes) -> str:
     return reference.decode("utf-8", "backslashreplace")
-
-
-def _check_reference(what: str, name: str) -> None:
-    """Raise Refused unless consumers may be kept under this name."""
-    size = len(name.encode(errors="replace"))
-    if not 0 < size <= MAX_REFERENCE_SIZE or not name.isprintable():
-        found = f"{what}, {name[:40]!r}, is empty, too long or not printable"
-        details = f"{found}: expected 1 to {MAX_REFERENCE_SIZE} bytes"
-        raise Refused(Reason.PRECONDITION_FAILED, details)

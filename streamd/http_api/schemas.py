@@ -436,7 +436,14 @@ SCHEMAS: dict[str, Schema] = {
         ),
     ),
     "Beginning": row(first_offset=number("Of the first message that is there now.")),
-    "NewOffset": body("offset", offset=number("Of the last message that the consumer has done.")),
+    "NewOffset": body(
+        offset=number("Of the last message that the consumer has done."),
+        timestamp=number("Instead: begin with the chunks written since then; in ms since 1970."),
+        by=number("Instead: so many messages further, or back."),
+        like=about(TEXT, "Instead: that of this consumer."),
+        undo=about(FLAG, "Instead: what it was before its last change, at most an hour ago."),
+        force=about(FLAG, "Also while a consumer of that name is connected."),
+    ),
     "NewBeginning": body(
         offset=number("Of the first message to keep."),
         timestamp=number("Instead of `offset`: a time in ms since 1970; older chunks go."),

@@ -15,6 +15,7 @@ from streamd.operations import streams as s
 from streamd.operations.reading import read_operation
 
 _STREAM = "/api/stream/{vhost}/{name}"
+_MOVES = ("offset", "timestamp", "by", "like", "undo", "force")  # fields of SetOffset
 _ONE = _STREAM + "/tracking/{reference}"
 
 
@@ -67,14 +68,16 @@ class TrackingPaths:
     @described(Operation(body="NewOffset", statuses=DONE, asks=s.SetOffset))
     async def _set(self, request: Request) -> Response:
         """Store an offset for a consumer."""
-        fields = {"offset": (await read_body(request)).get("offset")}
+        body = await read_body(request)
+        fields = {name: body[name] for name in _MOVES if name in body}
         await self._ask(request, s.SetOffset, name=part(request, "reference"), **fields)
         return done()
 
     @described(Operation(statuses=DONE, asks=s.DeleteOffset))
     async def _delete(self, request: Request) -> Response:
         """Forget the offset that a consumer has stored."""
-        await self._ask(request, s.DeleteOffset, name=part(request, "reference"))
+        force = request.query_params.get("force") == "true"
+        await self._ask(request, s.DeleteOffset, name=part(request, "reference"), force=force)
         return done()
 
     @described(Operation(body="NewBeginning", answer="Beginning", asks=s.TruncateStream))

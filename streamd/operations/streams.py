@@ -204,25 +204,63 @@ class GetTracking(OfStream[Tracking], frozen=True, kw_only=True):
     details: bool = False
 
 
-class SetOffset(OfStream[None], frozen=True, kw_only=True):
-    """Store an offset for a consumer of a stream: of the last message that it has done."""
+class Moved(msgspec.Struct, frozen=True):
+    """A stored offset before and after a change; None where there is none.
+
+    Attributes:
+        readers: consumers of that name that are connected: they go on where they are.
+    """
+
+    was: int | None
+    now: int | None
+    readers: tuple[str, ...]
+
+
+class SetOffset(OfStream[Moved], frozen=True, kw_only=True):
+    """Store an offset for a consumer of a stream: of the last message that it has done.
+
+    Attributes:
+        name: of the consumer.
+        offset: to this one.
+        timestamp: instead, to the message before the first chunk that was written then or later;
+            in ms since 1970.
+        by: instead, so many messages further; less than 0 for back.
+        like: instead, to that of another consumer.
+        undo: instead, to what it was before it was set or deleted last, at most an hour ago.
+        force: also while a consumer of that name is connected.
+        dry_run: only say what would be done.
+    """
 
     NAME = "offset.set"
     NEEDS = Allowed(Right.READ)
     CHANGES = True
 
     name: Reference
-    offset: Offset
+    offset: Offset | None = None
+    timestamp: Offset | None = None
+    by: int | None = None
+    like: Reference | None = None
+    undo: bool = False
+    force: bool = False
+    dry_run: bool = False
 
 
-class DeleteOffset(OfStream[None], frozen=True, kw_only=True):
-    """Forget the offset that a consumer of a stream has stored."""
+class DeleteOffset(OfStream[Moved], frozen=True, kw_only=True):
+    """Forget the offset that a consumer of a stream has stored.
+
+    Attributes:
+        name: of the consumer.
+        force: also while a consumer of that name is connected.
+        dry_run: only say what would be done.
+    """
 
     NAME = "offset.delete"
     NEEDS = Allowed(Right.READ)
     CHANGES = True
 
     name: Reference
+    force: bool = False
+    dry_run: bool = False
 
 
 class Selector(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from tests.support.command_line import (
 OPTIONS = {
     ("connection", "close"): ["--user", "nobody"],
     ("consume",): ["--until-end"],
+    ("offset", "set"): ["--by", "1"],
     ("selector", "add"): ["--sql", "a = 1"],
     ("stream", "set"): ["--max-age", "7D"],
     ("stream", "truncate"): ["--before", "5"],

@@ -71,7 +71,7 @@ CASES: dict[str, Case] = {
     "GET /streams/{vhost}/{name}/delete": Case(right="configure"),
     "POST /streams/{vhost}/{name}/delete": Case(right="configure", form={"name": "s"}),
     "POST /streams/{vhost}/{name}/offsets": Case(
-        right="read", form={"reference": "r", "offset": "7"}
+        right="read", form={"reference": "r", "offset": "7", "sure": "1"}, does=200
     ),
     "POST /streams/{vhost}/{name}/selectors": Case(
         right="configure", form={"group": "g", "dialect": "union", "text": "a = 1"}

@@ -366,14 +366,24 @@ async def test_stored_offsets_are_set_and_forgotten(stocked: Harness, browser: V
     (row,) = page.select("[aria-label='Stored offsets'] tbody tr")
     assert [cell.text.strip() for cell in row(["th", "td"])][:3] == ["<r>", "9", "20"]
     assert len(page.select("svg path.stored title")) == 1
-    await browser.send(path, {"reference": "<r>", "offset": "20"})
-    assert stocked.host.find("s").log.journal.tracking.offsets() == {b"<r>": 20}
-    for wrong in ("", "-1", "x", "1" * 30):
+    tracking = stocked.host.find("s").log.journal.tracking
+    asked = await browser.send(path, {"reference": "<r>", "offset": "20", "way": "set"})
+    assert "It is offset 9, and becomes offset 20." in asked.text
+    assert tracking.offsets() == {b"<r>": 9}, "one click changes nothing"
+    for typed, now in (("20", 20), ("-5", 15), ("+2", 17), ("<r>", 17), ("2100-01-01", 29)):
+        await browser.send(path, {"reference": "<r>", "offset": typed, "sure": "1"})
+        assert tracking.offsets() == {b"<r>": now}
+    for wrong, code in (("", 400), ("x", 404), ("1" * 30, 400), ("-99", 400)):
         answer = await browser.send(path, {"reference": "<r>", "offset": wrong})
-        assert answer.status_code == 400
-    await browser.send(path, {"reference": "<r>", "offset": "3", "forget": "1"})
-    assert stocked.host.find("s").log.journal.tracking.offsets() == {}
-    assert (await browser.send(path, {"reference": "<r>", "forget": "1"})).status_code == 404
+        assert answer.status_code == code
+    done = await browser.send(path, {"reference": "<r>", "way": "forget", "sure": "1"})
+    assert "It was offset 29, now it is no stored offset." in done.text
+    assert tracking.offsets() == {}
+    answer = await browser.send(path, {"reference": "<r>", "way": "forget"})
+    assert answer.status_code == 404
+    await browser.send(path, {"reference": "<r>", "way": "undo", "sure": "1"})
+    assert tracking.offsets() == {b"<r>": 29}
+    await browser.send(path, {"reference": "<r>", "way": "forget", "sure": "1"})
     assert "No consumer has stored an offset." in await browser.text("/streams/%2F/s")
 
 

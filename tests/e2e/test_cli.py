@@ -131,7 +131,18 @@ class TestStreams:
         (row,) = json.loads(streamd("offset", "list", "flights", "--json"))
         assert (row["name"], row["offset"], row["messages_behind"]) == ("till-3", 0, 2)
         streamd("offset", "delete", "flights", "till-3")
-        assert streamd.notes == "deleted the offset of till-3 from flights\n"
+        assert streamd.notes == "deleted the offset of till-3 from flights; it was 0\n"
+        streamd("offset", "undo", "flights", "till-3")
+        assert streamd.notes == "stored offset 0 for till-3 in flights\n"
+        streamd("offset", "set", "flights", "other", "--like", "till-3")
+        streamd("offset", "set", "flights", "other", "--by", "2")
+        assert streamd.notes == "stored offset 2 for other in flights; it was 0\n"
+        streamd("offset", "set", "flights", "other", "--by", "-3", code=1)
+        assert "no stored offset says that" in streamd.notes
+        streamd("offset", "set", "flights", "other", "--time", "2100-01-01T00:00:00Z")
+        assert streamd.notes == "stored offset 2 for other in flights; it was 2\n"
+        streamd("offset", "set", "flights", "other", "1", "--by", "1", code=2)
+        streamd("offset", "delete", "flights", "till-3")
         streamd("offset", "delete", "flights", "till-3", code=1)
         assert "till-3 has stored no offset in flights" in streamd.notes
         streamd("offset", "set", "flights", "till-3", str(1 << 63), code=1)

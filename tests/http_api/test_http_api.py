@@ -198,6 +198,7 @@ async def test_a_stream_from_creating_to_deleting(http: Http, peer: Peer) -> Non
         "x-stream-filter-size-bytes": 32,
         "x-stream-filter-history": False,
         "x-stream-filter-property": "region,[a,b]",
+        "x-stream-filter-derive": True,
         "x-stream-tier": True,
         "x-stream-local-max-length-bytes": 500,
         "x-stream-local-max-age": "1D",

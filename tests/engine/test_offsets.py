@@ -1,0 +1,107 @@
+"""Stored offsets that people change: guarded, named, and to be undone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamd.engine import Caller
+from streamd.operations import streams as s
+from streamd.operations.errors import NoSuch, Refused
+from tests.support.server import Harness, harness
+
+HOUR_MS = 3_600_000
+
+
+class Asking:
+    """A stream with 30 messages in 30 chunks, and somebody who may read it."""
+
+    def __init__(self, server: Harness) -> None:
+        self.server = server
+        directory = server.server.directory
+        account = directory.account("guest")
+        assert account is not None
+        self._caller = Caller(directory, account)
+
+    async def set(self, name: str = "till", **fields: Any) -> s.Moved:
+        request = s.SetOffset(vhost="/", stream="s", name=name, **fields)
+        return await self.server.server.engine.ask(self._caller, request)
+
+    async def delete(self, name: str = "till", **fields: Any) -> s.Moved:
+        request = s.DeleteOffset(vhost="/", stream="s", name=name, **fields)
+        return await self.server.server.engine.ask(self._caller, request)
+
+    def stored(self) -> dict[bytes, int]:
+        return self.server.host.find("s").log.journal.tracking.offsets()
+
+
+async def test_each_way(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        assert (await asking.set(offset=7)) == s.Moved(None, 7, ())
+        assert (await asking.set(by=-3)).now == 4
+        assert (await asking.set("other", like="till")).now == 4
+        assert (await asking.set(by=1, dry_run=True)).now == 5
+        assert asking.stored() == {b"till": 4, b"other": 4}
+        for fields in ({}, {"offset": 1, "by": 1}, {"by": 1, "undo": True}, {"by": -5}):
+            with pytest.raises(Refused):
+                await asking.set(**fields)
+        for name, fields in (("none", {"by": 1}), ("till", {"like": "none"})):
+            with pytest.raises(NoSuch, match="none has stored no offset in s"):
+                await asking.set(name, **fields)
+        assert asking.stored() == {b"till": 4, b"other": 4}
+
+
+async def test_a_change_can_be_undone_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        with pytest.raises(Refused, match="nothing of till in s was changed in the last hour"):
+            await asking.set(undo=True)
+        await asking.set(offset=7)
+        assert (await asking.delete()).was == 7
+        assert asking.stored() == {}
+        broker, began_ms = server.server.broker, server.server.broker.now_ms()
+        monkeypatch.setattr(broker, "now_ms", lambda: began_ms + HOUR_MS - 1)
+        assert (await asking.set(undo=True)).now == 7
+        assert (await asking.set(undo=True)).now is None, "and so can that"
+        assert asking.stored() == {}
+        monkeypatch.setattr(broker, "now_ms", lambda: began_ms + 2 * HOUR_MS)
+        with pytest.raises(Refused):
+            await asking.set(undo=True)
+
+
+async def test_of_another_stream_of_that_name_nothing_is_undone(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        await asking.set(offset=7)
+        await asking.delete()
+        await server.host.delete("s", lambda: None)
+        await peer.create("s")
+        with pytest.raises(Refused):
+            await asking.set(undo=True)
+        assert asking.stored() == {}
+
+
+async def test_not_while_the_consumer_is_connected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        await asking.set(offset=7)
+        await peer.subscribe("s", name="till")
+        for change in (asking.set(offset=3), asking.delete()):
+            with pytest.raises(Refused, match=r"till is reading s \(guest, .*\).*: stop it first"):
+                await change
+        assert asking.stored() == {b"till": 7}
+        assert len((await asking.set(offset=3, dry_run=True)).readers) == 1
+        assert (await asking.set("other", offset=3)).readers == ()
+        await asking.set(offset=3, force=True)
+        assert asking.stored()[b"till"] == 3
+    assert "stream s: the stored offset of till was 7 and is 3" in caplog.text
