@@ -294,6 +294,11 @@ class Consumer:
         return wanted.matcher.undecodable if isinstance(wanted, SelectorFilter) else 0
 
     @property
+    def hint(self) -> str:
+        """What may be wrong with what is asked for, where nothing matches; often empty."""
+        return "" if self.counts.matched else self._wanted.names.hint()
+
+    @property
     def num_others(self) -> int:
         """Messages that the server sees without a filter value although their property has one.
 

@@ -13,6 +13,7 @@ from segments import compression
 from segments.codec import simple_ends
 from segments.errors import FormatError
 from segments.message import MessageView
+from segments.missing_names import MissingNames
 from segments.selector import (
     EVERYTHING,
     TAGS,
@@ -187,6 +188,7 @@ class Filter:
         follows: it looks into messages, and needs to know what the stream has declared.
         num_others: messages that the server sees without a filter value although the property
             has one.
+        names: of the question, that no message has.
 
     Raises:
         SelectorError: there is no property of that name.
@@ -205,6 +207,7 @@ class Filter:
         self._name = value_of if isinstance(value_of, str) and values else None
         self._further: str | None = None
         self._asks_unfiltered = match_unfiltered
+        self.names = MissingNames([] if self._name is None else [parse_property(self._name)])
         self.follows = self._read is not None
         self.numbers = NumberRule.TEXT
         self.num_others = 0
@@ -234,6 +237,7 @@ class Filter:
         read = self._read
         if read is None:
             return Picked(len(asked), asked)
+        self.names.look(message.raw for message in asked)
         found = list(map(read, asked))
         knows_property = self.numbers is not NumberRule.TEXT
         self.num_others += sum([v.is_other or (knows_property and v.is_number) for v in found])
@@ -263,6 +267,7 @@ class SelectorFilter:
     Attributes:
         selector: see above.
         matcher: tests messages.
+        names: of the selector, that no message has.
         follows: which chunks it asks for depends on what the stream has declared.
     """
 
@@ -271,6 +276,7 @@ class SelectorFilter:
     ) -> None:
         self.selector = selector
         self.matcher = selector.matcher()
+        self.names = MissingNames(selector.properties, selector.node)
         self.follows = own is None and not group
         self._dialect = TAGS if selector.is_tags else selector.dialect
         self._stream = stream
@@ -317,9 +323,11 @@ class SelectorFilter:
         ends = simple_ends(data)
         if ends is None:
             bodies = chunk.bodies()
+            self.names.look(bodies)
             found = [(place, bodies[place]) for place in self.matcher.select(bodies)]
             count = len(bodies)
         else:
+            self.names.look(body_at(data, ends, place) for place in range(len(ends)))
             places = self.matcher.select_in(data, ends)
             found = [(n, body_at(data, ends, n)) for n in places]
             count = len(ends)

@@ -52,6 +52,7 @@ class Finding:
             that was all.
         after: with it a search for the same goes on; empty when that was all.
         looked_at: what the server has looked at so far, by name.
+        hint: while nothing was found: what may be wrong with the question; often empty.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class Finding:
         self.cut: str | None = None
         self.after = after
         self.looked_at: dict[str, int] = {}
+        self.hint = ""
+        self._has_found = False
         self._connection = connection
         self._searching = searching
         self._words = words
@@ -114,6 +117,8 @@ class Finding:
             ReceivedMessage(found.raw, self.stream, found.offset, found.timestamp_ms)
             for found in answer.messages
         )
+        self._has_found = self._has_found or bool(answer.messages)
+        self.hint = "" if self._has_found else answer.reason or self.hint
         self.after = answer.after
         self._seconds -= anyio.current_time() - began_at
         if self._left is not None:

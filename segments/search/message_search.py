@@ -8,10 +8,12 @@ from segments import codec, compression
 from segments.codec import ChunkHeader
 from segments.errors import FormatError
 from segments.keys.extraction import KeyExtractor
+from segments.missing_names import MissingNames
 from segments.search.message_matcher import MessageTest
 from segments.search.page import Steps
 from segments.search.progress import Progress
 from segments.search.request import SearchRequest
+from segments.selector import parse_property
 from segments.selector.message_slices import body_at, holding
 from segments.selector.selector import SCREEN_SHARE
 
@@ -25,11 +27,20 @@ class MessageSearch:
         request: what is searched for.
         test: of messages.
         progress: gets what is found, and says when to end.
+
+    Attributes:
+        names: of the request, that no message has, as far as messages were looked at.
     """
 
     def __init__(self, request: SearchRequest, test: MessageTest, progress: Progress) -> None:
         self._request, self._test, self._progress = request, test, progress
         self._extractor: KeyExtractor | None = None
+        selector = request.selector
+        named = [
+            *map(parse_property, request.properties),
+            *(selector.properties if selector else ()),
+        ]
+        self.names = MissingNames(named, None if selector is None else selector.node)
 
     def steps(self, header: ChunkHeader, data: bytes, keys: int | None) -> Steps:
         """Search the messages of a chunk.
@@ -50,6 +61,8 @@ class MessageSearch:
             return
         if len(ends) != header.num_records:
             raise FormatError("the chunk does not hold the messages that its header counts")
+        if not self._progress.found:
+            self.names.look(body_at(data, ends, place) for place in range(first, last))
         if keys is None and self._test.has_many:
             keys = self._keys_in(data)
         at: list[int] | None = None
@@ -98,6 +111,8 @@ class MessageSearch:
             except FormatError:
                 lost += end - begin
                 continue
+            if not self._progress.found:
+                self.names.look(bodies)
             places = range(begin, end)
             yield from self._search_messages(
                 header, places, partial(_nth_behind, bodies, begins[number])

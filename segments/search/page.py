@@ -118,6 +118,7 @@ class Page(NamedTuple):
         after: the token to go on with, empty when this is all.
         left: offsets that were not searched.
         end: offset behind the last message that all pages together are about.
+        hint: where this page found nothing: what may be wrong with the question; often empty.
     """
 
     messages: list[FoundMessage]
@@ -126,6 +127,7 @@ class Page(NamedTuple):
     looked_at: LookedAt
     left: range
     end: int
+    hint: str = ""
 
 
 Step: TypeAlias = KeysUnknown | Missing | None

@@ -144,7 +144,8 @@ class Search:
         after: str = "",
         limits: Limits | None = None,
     ) -> None:
-        self.is_away = False
+        self.is_away = self._has_index = False
+        self._is_resumed = bool(after)
         self._log = log
         self._request = request
         self._identity = identity
@@ -209,10 +210,11 @@ class Search:
         """What was found, when `steps` has come to its end."""
         so_far = self.progress
         found, looked_at, end = so_far.found, self.looked_at, so_far.end
+        hint = "" if found else self._messages.names.hint()
         if so_far.is_all:
-            return Page(found, None, "", looked_at, range(0), end)
+            return Page(found, None, "", looked_at, range(0), end, hint)
         left = range(so_far.low, so_far.high)
-        return Page(found, so_far.cut, self._token(), looked_at, left, end)
+        return Page(found, so_far.cut, self._token(), looked_at, left, end, hint)
 
     def steps(self) -> Steps:
         """Search; see above. It is to be closed where it is not gone through to its end.
@@ -294,13 +296,26 @@ class Search:
                 segment.mark_all_damaged()
             self._lose(segment)
             return
+        low, high = self.progress.low, self.progress.high
+        is_begun, self._has_index = self._is_begun(segment), False
         try:
-            self.looked_at.segments += 1
-            low, high = self.progress.low, self.progress.high
             yield from self._search_file(segment, file)
         finally:
             segment.release()
+        # One that a page has begun is counted there, not by those that go on in it.
+        has_moved = (low, high) != (self.progress.low, self.progress.high)
+        if not is_begun and (has_moved or self.progress.is_all):
+            self.looked_at.segments += 1
+            self.looked_at.segments_indexed += self._has_index
         self._count_damage(segment, low, high)
+
+    def _is_begun(self, segment: Segment) -> bool:
+        """Whether an earlier page has searched a part of a segment."""
+        if not self._is_resumed:
+            return False
+        if self._request.newest:
+            return self.progress.high < min(segment.next_offset, self.progress.end)
+        return self.progress.low > max(segment.base_offset, self._request.offset or 0)
 
     def _lose(self, segment: Segment) -> None:
         """The file of a segment is gone: it is lost, or retention has removed it just now.
@@ -341,7 +356,7 @@ class Search:
                     index = self._key_index(segment)
                     table = self._table(segment, file, opened)
                     yield from self._walk(segment, file, table, index)
-                    self.looked_at.segments_indexed += index is not None
+                    self._has_index = index is not None
                     return
                 except WrongIndex:
                     self._distrusted.add(segment)

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +41,19 @@ class Commands(click.Group):
             if found is not None:
                 return found
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click.Group; as for options, the nearest names are told."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], self.list_commands(ctx))
+            if not near:
+                raise
+            hint = f"{error.message} Did you mean {' or '.join(near)}?"
+            raise click.UsageError(hint, error.ctx) from None
 
     def command_named(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of exactly this name."""

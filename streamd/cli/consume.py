@@ -152,6 +152,7 @@ def consume(  # noqa: PLR0913 - each an option
                     if printed == limit:
                         break
             received, declared.num_others = messages.counts, messages.num_others
+            hints = filter(None, [messages.hint])
             if declared.num_others:
                 await declared.learn(client, name)
             if explain:
@@ -161,6 +162,7 @@ def consume(  # noqa: PLR0913 - each an option
                 f"printed {printed:,} of {plural(received.messages, 'delivered message')} "
                 f"({plural(received.chunks, 'chunk')})"
             )
+            _tell(hints)
         declared.tell()
 
     run_client(uri, work, retry_seconds)

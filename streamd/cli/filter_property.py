@@ -7,6 +7,7 @@ from streamd.cli.terminal import BadSelector, note, shown
 
 if TYPE_CHECKING:
     from clients import Client
+    from segments.missing_names import MissingNames
 
 
 class FilterProperty:
@@ -22,12 +23,15 @@ class FilterProperty:
         BadSelector: there is no such property.
     """
 
+    _names: "MissingNames | None" = None
+
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.num_others = 0
         self._takes_numbers = True
         if name is None:
             return
+        from segments.missing_names import MissingNames  # noqa: PLC0415 - as below
         from segments.selector import (  # noqa: PLC0415 - not needed to show the help
             SelectorError,
             parse_property,
@@ -36,6 +40,7 @@ class FilterProperty:
 
         try:
             self._read = property_value_reader(parse_property(name))
+            self._names = MissingNames([parse_property(name)])
         except SelectorError as error:
             raise BadSelector(f"--filter-property: {error}") from error
 
@@ -54,15 +59,19 @@ class FilterProperty:
 
     def value(self, raw: bytes) -> bytes | None:
         """The filter value to publish an encoded message with, None for none."""
-        if self.name is None:
+        if self.name is None or self._names is None:
             return None
+        self._names.look((raw,))
         found = self._read(raw)
         is_left_out = found.is_number and not self._takes_numbers
         self.num_others += found.is_other or is_left_out
         return None if is_left_out else found.value or None
 
     def tell(self) -> None:
-        """Say how many messages had a value that is no filter value."""
+        """Say what may be a slip: no message has the property, or values are no filter values."""
+        hint = "" if self._names is None else self._names.hint()
+        if hint:
+            note(hint)
         if not self.num_others:
             return
         messages, name = plural(self.num_others, "message"), shown(self.name or "")

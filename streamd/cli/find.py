@@ -151,6 +151,8 @@ def find(  # noqa: PLR0913 - each an option
         )
         printed = await _print(found)
         note(_outcome(found, printed))
+        if found.hint:
+            note(found.hint)
         if explain:
             for line in _looked_at(found.looked_at, has_keys=bool(options["key"])):
                 note(line)

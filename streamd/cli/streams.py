@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -137,6 +138,10 @@ def create(
         key, equals, value = argument.partition("=")
         if not (key and equals):
             raise Misused(f"--argument is {argument!r}, expected NAME=VALUE")
+        if key not in ARGUMENTS:
+            near = get_close_matches(key, ARGUMENTS)
+            instead = f": did you mean {' or '.join(near)}?" if near else ""
+            note(f"{shown(key)} is no argument of a stream, and without effect{instead}")
         given[key] = value
 
     host = virtual_host(uri)

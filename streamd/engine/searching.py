@@ -50,6 +50,7 @@ class Searching:
                 left + gaps.num_between(first, max(first, begin)),
                 log.segments.num_chunks,
                 log.segments.size,
+                page.hint,
             )
 
     async def _page(

@@ -119,6 +119,7 @@ async def _answer(page: FoundPage) -> Response:
         "cut_by": page.cut,
         "next": page.after or None,
         "looked_at": page.looked_at.as_dict(),
+        "hint": page.hint or None,
     }
     if sum(map(len, rows)) < _PIECE_BYTES:
         return joined_answer("messages", rows, rest)

@@ -193,6 +193,11 @@ SCHEMAS: dict[str, Schema] = {
             {"type": "object", "additionalProperties": NUMBER},
             "What the search has looked at: segments, chunks, messages, bytes.",
         ),
+        hint=about(
+            OPTIONAL_TEXT,
+            "Where nothing was found: what may be wrong with the question, as a property that no "
+            "message has.",
+        ),
     ),
     "FoundMessage": row(
         offset=number("Its number in the stream."),

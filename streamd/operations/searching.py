@@ -20,6 +20,7 @@ class FoundPage(msgspec.Struct, frozen=True):
         num_about: messages that all pages together are about.
         num_left: of those, that were not searched yet.
         num_chunks, size: of the stream, size in bytes.
+        hint: where this page found nothing: what may be wrong with the question; often empty.
     """
 
     messages: list[FoundMessage]
@@ -31,6 +32,7 @@ class FoundPage(msgspec.Struct, frozen=True):
     num_left: int
     num_chunks: int
     size: int
+    hint: str = ""
 
 
 class FindMessages(OfStream[FoundPage], frozen=True, kw_only=True):

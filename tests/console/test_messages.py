@@ -163,6 +163,10 @@ async def test_the_form_shows_what_was_asked_for(browser: Visitor) -> None:
         ("start=offset&offset=20", "That is all: 10 messages. What is before the start was not"),
         ("sql=order_id = 3", "That is all: 1 message found."),
         ("sql=order_id = 33", "That is all: no message matches."),
+        (
+            "sql=ordr_id = 3",
+            "That is all: no message matches. Perhaps: none of 30 messages that were looked into",
+        ),
         ("limit=4", "Stopped at the limit: 4 messages. There may be more. Next 4 messages"),
     ],
 )

@@ -67,7 +67,8 @@ async def test_what_is_found(http: Http) -> None:
     assert (found["complete"], found["cut_by"], found["next"]) == (True, None, None)
     looked_at = found["looked_at"]
     assert looked_at["messages_tested"] + looked_at["messages_screened"] == 30
-    assert set(found) == {"messages", "complete", "cut_by", "next", "looked_at"}
+    assert set(found) == {"messages", "complete", "cut_by", "next", "looked_at", "hint"}
+    assert found["hint"] is None
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,14 @@ async def test_what_is_found(http: Http) -> None:
 async def test_words(http: Http, query: str, expected: list[int]) -> None:
     found = await http.get(f"{PATH}?{query}")
     assert [m["offset"] for m in found["messages"]] == list(expected)
+
+
+async def test_a_name_that_no_message_has(http: Http) -> None:
+    found = await http.get(f"{PATH}?sql=" + quote("regoin = 'EU'"))
+    expected = (
+        "none of 30 messages that were looked into has a property regoin: did you mean region?"
+    )
+    assert (found["messages"], found["hint"]) == ([], expected)
 
 
 async def test_pages(http: Http) -> None:

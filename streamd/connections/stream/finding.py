@@ -68,7 +68,7 @@ class Finding:
         return c.FindResponse(
             corr,
             OK,
-            "",
+            page.hint,
             tuple(FoundMessage(*message[:3]) for message in page.messages),
             page.cut or "",
             page.after,

@@ -607,6 +607,7 @@ class Find(Struct, frozen=True):
 class FindResponse(Struct, frozen=True):
     """Answer to Find: why it was refused, or a page of what was found.
 
+    Of a page without messages `reason` says what may be wrong with the question, if that is known.
     `cut` says why there may be more: limit, size or budget; empty when this is all. Then `after`
     is the word to go on with.
     """

@@ -124,6 +124,9 @@ def test_pages_together_are_all_that_there_is(
     limits = Limits(page_bytes=page_bytes, read_bytes=read_bytes)
     parts = list(pages(log, replace(asked, limit=limit), limits, over_after=over_after))
     assert joined(parts) == whole.messages
+    for counted in ("segments", "segments_indexed"):  # once, however many pages go on in one
+        total = sum(getattr(part.looked_at, counted) for part in parts)
+        assert total == getattr(whole.looked_at, counted)
     for part in parts:
         assert len(part.messages) <= limit
         assert page_bytes > 1 or len(part.messages) <= 1
