@@ -33,6 +33,7 @@ class LogPolicy:
         filter_history: write how often each filter value occurs into the trailer.
         chunk_max_records: records per chunk; None adapts to the load, see RecordLimit.
         chunk_max_bytes: bytes of a chunk's data; a single larger entry still gets its chunk.
+        chunk_wait_ms: how long the first message of a chunk may wait for more; 0 writes at once.
         key_properties: whose values are keys that messages can be found by.
         tier: sealed segments go to the tier, where there is one.
         local_max_length_bytes: the same as `max_length_bytes`, of what is local; only what the
@@ -50,6 +51,7 @@ class LogPolicy:
     filter_history: bool = True
     chunk_max_records: int | None = None
     chunk_max_bytes: int = DEFAULT_CHUNK_BYTES
+    chunk_wait_ms: int = 0
     key_properties: tuple[str, ...] = ()
     tier: bool = True
     local_max_length_bytes: int | None = None

@@ -41,6 +41,7 @@ MAX_FILTER_PROPERTIES = 4  # each costs every message, and bits of every filter
 MAX_KEY_PROPERTIES = 8
 _MAX_FURTHER_BYTES = 200  # of one that stands in keys, which must not be cut
 _MAX_BYTES = 1 << 62
+_MAX_WAIT_MS = 500
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
 
 FILTER_SIZE = "stream-filter-size-bytes"
@@ -54,6 +55,7 @@ SEGMENT_SIZE = "stream-max-segment-size-bytes"
 ERROR_RATE = "stream-filter-error-rate"
 CHUNK_RECORDS = "stream-chunk-max-records"
 CHUNK_BYTES = "stream-chunk-max-bytes"
+CHUNK_WAIT = "stream-chunk-max-wait-ms"
 KEY_PROPERTIES = "stream-key-properties"
 TIER = "stream-tier"
 LOCAL_LENGTH = "stream-local-max-length-bytes"
@@ -256,6 +258,18 @@ _TABLE = (
         example="1000000",
     ),
     Argument(
+        name=CHUNK_WAIT,
+        kind=kinds.whole(0, _MAX_WAIT_MS, "MS"),
+        meaning="Milliseconds that a message may wait for others before its chunk is written, and "
+        "it is confirmed and delivered. For streams with many publishers of few messages each; a "
+        "chunk that is full does not wait",
+        default="0",
+        option="--chunk-max-wait-ms",
+        heading=_CHUNKS,
+        title="Wait for more messages, at most (ms)",
+        example="20",
+    ),
+    Argument(
         name="initial-cluster-size",
         kind=kinds.whole(1, 1 << 20),
         meaning="Read and kept for RabbitMQ's clients; without effect",
@@ -397,6 +411,7 @@ def policy_of(arguments: Mapping[str, Value], *, has_tier: bool = False) -> LogP
         filter_history=bool(arguments.get(FILTER_HISTORY, True)),
         chunk_max_records=number(CHUNK_RECORDS),
         chunk_max_bytes=number(CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
+        chunk_wait_ms=number(CHUNK_WAIT) or 0,
         key_properties=names_in(str(keys)) if keys else (),
         tier=tier,
         local_max_length_bytes=number(LOCAL_LENGTH),

@@ -106,7 +106,7 @@ class LogWriter:
         self._pauses: list[tuple[int, int]] = []
         self._is_paused = False
         self._queue: deque[PendingEntries] = deque()
-        self._queued_bytes = 0
+        self._queued_bytes = self._queued_records = 0
         self.num_asked = self._num_written = self._num_settled = 0
         self._told_offset = log.committed_offset
         self._last_write_ms = log.segments.last_timestamp_ms or 0
@@ -136,6 +136,7 @@ class LogWriter:
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
             self._queue.append(PendingEntries(publisher, part))
             self._queued_bytes += queued_size(part)
+            self._queued_records += part.num_records
         return True
 
     def store_offset(self, reference: bytes, offset: int) -> None:
@@ -158,6 +159,16 @@ class LogWriter:
         The last pauses are known: what comes after one is not older than its end.
         """
         return max((at_ms for first, at_ms in self._pauses if first <= offset), default=0)
+
+    @property
+    def awaits_more(self) -> bool:
+        """What is queued may wait for more messages, as the stream is declared."""
+        policy = self._log.policy
+        return (
+            policy.chunk_wait_ms > 0
+            and self._queued_records < self._limit.filtered
+            and self._queued_bytes < policy.chunk_max_bytes
+        )
 
     @property
     def is_settled(self) -> bool:
@@ -273,6 +284,7 @@ class LogWriter:
                     self._confirms.setdefault(publisher, []).append(entries.publishing_ids)
             left = self._queue
             self._queued_bytes = sum(queued_size(it.entries) for it in left) if left else 0
+            self._queued_records = sum(it.entries.num_records for it in left) if left else 0
 
     def _assemble(self) -> list[ChunkAssembly]:
         sequences: dict[bytes, int] = {}
@@ -385,7 +397,7 @@ class LogWriter:
 
     def _refuse_queue(self, reason: Reason) -> None:
         queue, self._queue = self._queue, deque()
-        self._queued_bytes = 0
+        self._queued_bytes = self._queued_records = 0
         for publisher, entries in queue:
             self._refuse(publisher, entries.publishing_ids, reason)
         self._settled.unpark_all()

@@ -163,6 +163,8 @@ class OpenLog:
             await self._expire_beside()
         while True:
             await self.work.wait()
+            if writer.awaits_more:
+                await self._await_more()
             with self._services.rounds.open():
                 self._write()
             if writer.awaits_mark:
@@ -178,6 +180,12 @@ class OpenLog:
                 if self.log.flushing.obstacle:
                     await self.maintenance.flush()
                 self.work.set()
+
+    async def _await_more(self) -> None:
+        """Wait until a chunk is full, and no longer than its first message may wait."""
+        with trio.move_on_after(self.log.policy.chunk_wait_ms / 1_000):
+            while self.writer.awaits_more:
+                await self.work.wait()
 
     async def _expire_beside(self) -> None:
         """Drop old segments in a task of its own: what is published meanwhile does not wait."""
@@ -211,6 +219,12 @@ class OpenLog:
     @property
     def _waits_for_flush(self) -> bool:
         return self.log.commits_on_flush and not self.log.flushing.is_flushed
+
+    def published(self) -> None:
+        """Something is queued: it is written with the round, or by the task when more has come."""
+        rounds = self._services.rounds
+        if self.writer.awaits_more or not rounds.at_end(self.write_in_round):
+            self.work.set()
 
     def write_in_round(self) -> None:
         """Write without a turn of the task, which costs as much; it does what may take time."""

@@ -106,7 +106,6 @@ class Stream:
         self.waiters = Waiters()
         self.traffic = StreamTraffic(services.traffic or Traffic())
         self._services, self._tier = services, services.tier
-        self._at_end = services.rounds.at_end
         self._log_services = LogServices(
             services.now_ms,
             services.rounds,
@@ -277,8 +276,8 @@ class Stream:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         elif opened is None or life.state is not StreamState.OPEN:
             self._publish_early(pending)
-        elif opened.writer.publish(pending) and not self._at_end(opened.write_in_round):
-            opened.work.set()
+        elif opened.writer.publish(pending):
+            opened.published()
 
     def _publish_early(self, pending: PendingEntries) -> None:
         self.life.want()

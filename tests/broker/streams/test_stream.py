@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from streamd.operations.errors import Refused
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.publish import Outgoing, decode_entries, encode_entries
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, read_bodies
+from tests.support.logs import append, read_bodies, read_chunks
 
 
 class Bench:
@@ -156,6 +157,30 @@ async def test_order_and_sequences_hold_across_a_full_disk(nursery: trio.Nursery
     rest = [n for a in await bench.answers() for n in a.publishing_ids]  # type: ignore[union-attr]
     assert confirmed + rest == [*range(1, 2001), 1, 2]
     assert bench.stored() == [b"m%d" % n for n in range(1, 2001)]
+
+
+async def test_messages_wait_for_more_where_that_is_declared(nursery: trio.Nursery) -> None:
+    bench = Bench(nursery)
+    await wait_all_tasks_blocked()
+    bench.stream.set_policy(replace(bench.log.policy, chunk_wait_ms=20, chunk_max_records=5))
+    bench.publish(1)
+    await trio.sleep(0.019)
+    bench.publish(2)
+    assert await bench.answers() == [], "not confirmed before it is written"
+    await trio.sleep(0.002)
+    assert await bench.answers() == [c.PublishConfirm(1, (1, 2))], "no longer than the first may"
+    bench.publish(3, 4)
+    await trio.sleep(0.001)
+    bench.publish(5, 6, 7)
+    assert await bench.answers() == [c.PublishConfirm(1, (3, 4, 5, 6, 7))], "a full one at once"
+    bench.publish(8)
+    bench.stream.set_policy(replace(bench.log.policy, chunk_wait_ms=0))
+    with trio.fail_after(0.021):
+        await bench.stream.settled()
+    bench.publish(9)
+    assert await bench.answers() == [c.PublishConfirm(1, (8,)), c.PublishConfirm(1, (9,))]
+    chunks = read_chunks(bench.log)
+    assert [chunk.header.num_records for chunk in chunks] == [2, 5, 1, 1]
 
 
 async def test_while_the_disk_is_full_publishers_wait(nursery: trio.Nursery) -> None:
