@@ -205,11 +205,12 @@ class Administration:
         """How well the filters of the newest chunks of a stream work.
 
         Returns:
-            The number of `chunks` with a filter and of different `values` in them, of a further
-            filter property such as kind also as `values.kind`; and in parts per million the share
-            of bits that are set (`fill_ppm`) and the share of chunks that a filter lets pass for a
-            value they do not hold: `predicted_ppm` from the bits,
-            `observed_ppm` as counted. Empty where no chunk has a filter.
+            The number of `chunks` with a filter, of `chunks_seen` with one or without, of
+            different `values` in them, of a further filter property such as kind also as
+            `values.kind`, and of `places`, in how many chunks each value is, in sum, `places.kind`
+            likewise; and where a chunk has a filter, in parts per million, the share of bits that
+            are set (`fill_ppm`) and the share of chunks that a filter lets pass for a value they do
+            not hold: `predicted_ppm` from the bits, `observed_ppm` as counted.
 
         Raises:
             Unsupported: the server is not a streamd.

@@ -1,7 +1,7 @@
 """How well the filters of some chunks work: how full they are, how often they wrongly say yes."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from segments import bloom
@@ -11,9 +11,36 @@ from segments.errors import FormatError, StorageError
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME
 from segments.property_keys import key_of, mark_of, told
 from segments.segment import Segment, read_header
+from segments.words import plural
 
 _MAX_VALUES = 200  # that are tried against every filter
 _MAX_CHUNKS = 5000  # whose filters they are tried against: enough for a share to the percent
+_NEARLY_ALL = 0.9  # of the chunks hold a value, on average
+_VALUES, _PLACES = "values", "places"
+
+
+def why_nothing_is_saved(counts: Mapping[str, int]) -> str:
+    """Why filters let consumers skip nothing, in one line; empty where they do, or without chunks.
+
+    Args:
+        counts: see `FilterStats.counts`.
+    """
+    chunks = counts.get("chunks", 0)
+    if not counts.get("chunks_seen"):
+        return ""
+    if not chunks:
+        return "publishers sent no values: a filter finds nothing, a selector reads every chunk"
+    further = {key: n for key, n in counts.items() if key.startswith(f"{_VALUES}.")}
+    lines = []
+    for key, number in ({_VALUES: counts[_VALUES] - sum(further.values())} | further).items():
+        name, places = key.removeprefix(_VALUES), counts[key.replace(_VALUES, _PLACES, 1)]
+        if chunks > 1 and 0 < _NEARLY_ALL * number * chunks <= places:
+            where = "every chunk" if places == number * chunks else "nearly every chunk"
+            what = plural(number, "value") + (f" of {name[1:]}" if name else "")
+            lines.append(f"{what}, {'all ' if number > 1 else ''}in {where}: no size helps")
+        elif not number and not name and further:  # else chunks list no values at all
+            lines.append("publishers sent no values of the first filter property")
+    return "; ".join(lines)
 
 
 def newest(segments: Sequence[Segment], max_chunks: int) -> "FilterStats":
@@ -51,6 +78,7 @@ def _add_newest(stats: "FilterStats", segment: Segment, number: int) -> None:
     try:
         for record in records:
             header = read_header(file, record.position, record.chunk_id)
+            stats.chunks_seen += header is not None
             if header is not None and header.filter_size:
                 filter_bytes = file.read(header.filter_size, record.position + CHUNK_HEADER_SIZE)
                 stats.add(header, filter_bytes, read_blocks(file, record.position, header))
@@ -71,17 +99,19 @@ class FilterStats:
     """Counts over chunks with filters.
 
     Attributes:
+        chunks_seen: with a filter or without, as `newest` has looked at them.
         chunks: that have one.
         distinct: different filter values in all of them, those of further properties included.
         properties: how many there are of each further filter property, by its name.
     """
 
     def __init__(self) -> None:
-        self.chunks = 0
+        self.chunks_seen = self.chunks = 0
         self._fill = self._predicted = 0.0
         self._seen: list[tuple[int, int, frozenset[bytes]]] = []
         self._values: dict[bytes, None] = {}
         self._of_property: dict[str, set[bytes]] = {}
+        self._places: Counter[str] = Counter()
 
     @property
     def distinct(self) -> int:
@@ -92,6 +122,19 @@ class FilterStats:
     def properties(self) -> dict[str, int]:
         """See above."""
         return {name: len(values) for name, values in sorted(self._of_property.items())}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Chunks, values, and places: in how many chunks each value is, in sum.
+
+        `values` are all, `places` those of filter values; `values.kind` and `places.kind` are of
+        the further filter property kind.
+        """
+        found = {"chunks_seen": self.chunks_seen, "chunks": self.chunks}
+        found |= {_VALUES: self.distinct, _PLACES: self._places[""]}
+        for name, count in self.properties.items():
+            found |= {f"{_VALUES}.{name}": count, f"{_PLACES}.{name}": self._places[name]}
+        return found
 
     def add(self, header: ChunkHeader, filter_bytes: bytes, blocks: Iterable[Block]) -> None:
         """Count a chunk."""
@@ -111,11 +154,16 @@ class FilterStats:
     def _values_of(self, counts: dict[bytes, int]) -> frozenset[bytes]:
         """The values among the keys of a chunk; what stands for none, and marks, are left out."""
         properties = told(counts).properties
-        left_out = {b""}
+        left_out, num_further = {b""}, 0
         for name, found in properties.items():
             left_out |= {mark_of(name), key_of(name, b"")}
-            self._of_property.setdefault(name, set()).update(filter(None, found))
-        return frozenset(counts) - left_out
+            named = set(filter(None, found))
+            self._of_property.setdefault(name, set()).update(named)
+            self._places[name] += len(named)
+            num_further += len(named)
+        values = frozenset(counts) - left_out
+        self._places[""] += len(values) - num_further
+        return values
 
     @property
     def fill(self) -> float:

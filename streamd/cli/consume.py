@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from segments.filter_stats import why_nothing_is_saved
 from segments.message_json import message_json
 from segments.words import plural, size, whole_number
 from streamd.cli.common import Dependent, WholeNumber, moment, retry_option, run_client, uri_option
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from clients import Client, Consumer, ReceivedMessage
 
 _DAMAGED = 'messages with "damaged" have parts that cannot be read; "raw" has their bytes'
+_EVERY_CHUNK = "asks for every chunk"
 _NAMED = ("first", "last", "next")
 
 
@@ -232,6 +234,9 @@ async def _summary(messages: "Consumer", client: "Client") -> list[str]:
                 "nothing was delivered: no message in the skipped chunks has a filter value; "
                 "were they published without one?"
             )
+        if counts.chunks and not skipped and _EVERY_CHUNK not in messages.explain():
+            why = why_nothing_is_saved(await client.describe_filters(messages.stream))
+            lines += [f"filters save nothing: {why}"] if why else []
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from segments.filter_stats import why_nothing_is_saved
 from segments.times import whole_ms
 from segments.words import percent, rate, size, whole_number
 from streamd.cli.asking import ask
@@ -315,7 +316,10 @@ def _key_text(figures: Mapping[str, int]) -> str:
 
 
 def _filter_rows(figures: dict[str, int]) -> Iterator[tuple[str, str]]:
-    if not figures:
+    why = why_nothing_is_saved(figures)
+    if why:
+        yield "filters save nothing", why
+    if not figures.get("chunks"):
         return
     chunks, values = figures["chunks"], figures["values"]
     yield "filters", f"of {chunks:,} chunks, with {values:,} different values"

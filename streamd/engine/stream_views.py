@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import trio
 
 from segments import Log, SegmentsError
-from segments.filter_stats import FilterStats, newest
+from segments.filter_stats import FilterStats, newest, why_nothing_is_saved
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
 from streamd.broker.declared.partitions import partitions_of
 from streamd.broker.streams.log_figures import LogFigures
@@ -234,8 +234,9 @@ class StreamViews:
                 raise Refused(Reason.NOT_AVAILABLE, str(error)) from error
             num_chunks = log.segments.num_chunks
         read, in_vain = stream.traffic.flow(), stream.traffic.chunks_in_vain
+        why = why_nothing_is_saved(stats.counts)
         if not stats.chunks:
-            return v.FilterReport(0, 0.0, 0.0, None, 0, {}, [], num_chunks, read, in_vain)
+            return v.FilterReport(0, 0.0, 0.0, None, 0, {}, [], num_chunks, read, in_vain, why)
         observed, with_sizes = await threads.compute(_worked_out, stats)
         return v.FilterReport(
             stats.chunks,
@@ -248,6 +249,7 @@ class StreamViews:
             num_chunks,
             read,
             in_vain,
+            why,
         )
 
     # -- super streams

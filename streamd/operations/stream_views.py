@@ -308,6 +308,7 @@ class FilterReport(msgspec.Struct, frozen=True):
         num_chunks: of the stream.
         read: what its consumers have read and skipped.
         chunks_in_vain: that AMQP consumers have read without a match.
+        why_nothing: why filters save nothing; empty where they do.
     """
 
     chunks: int
@@ -320,6 +321,7 @@ class FilterReport(msgspec.Struct, frozen=True):
     num_chunks: int
     read: Flow
     chunks_in_vain: int
+    why_nothing: str
 
 
 class GetFilterReport(OfStream[FilterReport], frozen=True, kw_only=True):

@@ -64,6 +64,25 @@ def test_the_first_is_the_one_that_values_are_given_of(streamd: CommandLine) -> 
     assert refused.notes.count("\n") == 1
 
 
+def test_why_filters_save_nothing_is_said(streamd: CommandLine) -> None:
+    lines = "\n".join(json.dumps(row) for row in ROWS[:3:2]).encode()
+    assert streamd("stream", "create", "s", "--filter-property", "region").code == 0
+    for _ in range(3):
+        assert streamd("publish", "s", stdin=lines).code == 0
+    why = "2 values, all in every chunk: no size helps"
+    assert f"filters save nothing    {why}" in streamd("stream", "info", "s").out
+    explained = streamd("consume", "s", "--filter", "EU", "--until-end", "--explain")
+    assert f"filters save nothing: {why}\n" in explained.notes
+    everything = streamd("consume", "s", "--sql", "total > 5", "--until-end", "--explain")
+    assert "save nothing" not in everything.notes
+
+
+def test_that_publishers_sent_no_values_is_said(streamd: CommandLine) -> None:
+    assert streamd("stream", "create", "s").code == 0
+    assert streamd("publish", "s", stdin=b'{"body": "a"}').code == 0
+    assert "filters save nothing  publishers sent no values" in streamd("stream", "info", "s").out
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

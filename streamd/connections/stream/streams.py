@@ -260,13 +260,12 @@ async def _code_of(failure: str, work: Callable[[], Awaitable[None]]) -> Respons
 
 def _filter_figures(segments: Sequence[Segment]) -> tuple[Statistic, ...]:
     stats = newest(segments, _MOST_FILTERS)
+    counts = tuple(Statistic(*item) for item in stats.counts.items())
     if not stats.chunks:
-        return ()
+        return counts
     shares = {"fill": stats.fill, "predicted": stats.predicted, "observed": stats.observed}
     return (
-        Statistic("chunks", stats.chunks),
-        Statistic("values", stats.distinct),
-        *(Statistic(f"values.{name}", count) for name, count in stats.properties.items()),
+        *counts,
         *(
             Statistic(f"{name}_ppm", round(share * _MILLION))
             for name, share in shares.items()
