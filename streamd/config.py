@@ -27,6 +27,7 @@ CLOSE_SECONDS = 10  # how long a peer has to answer our Close
 DRAIN_SECONDS = 5  # how long connections have to end when the server stops
 ARRIVED_SECONDS = 3  # of that, for storing what has arrived
 FAREWELL_SECONDS = 2  # and for telling the peer
+AGE = re.compile(r"([0-9]{1,12})([YMDhms])")  # of a stream's messages, as in 7D
 FLUSH_BYTES = 8 << 20  # of one stream that wait no longer for `flush_ms`
 FILTER_INDEX_BYTES = 256 << 20  # filter indexes of sealed segments that are in memory
 FULL_DISK_SECONDS = 1  # between attempts to write while the disk is full
@@ -124,6 +125,19 @@ class Config:
         "login or a request is closed",
     )
     max_streams: int = _setting(10_000, "streams in all virtual hosts; more cannot be created")
+    default_max_length_bytes: int = _setting(
+        0,
+        "retention of streams that declare no max-length-bytes: their oldest segments go when they "
+        "are larger; 0 for none",
+    )
+    default_max_age: str = _setting(
+        "", "the same for streams that declare no max-age, as 30D; empty for none"
+    )
+    min_disk_free_bytes: int = _setting(
+        0,
+        "bytes of the disk that are to stay free: while there are fewer, publishers wait, and "
+        "everybody else goes on; 0 for none",
+    )
     flush: str = _setting(
         "interval",
         "when messages are flushed to disk: before each confirm (always), at an interval "
@@ -189,7 +203,7 @@ class Config:
             if value not in choices:
                 raise ConfigError(f"{name} is {value!r}, expected {' or '.join(choices)}")
 
-        _check_tier(self)
+        _check_kept(self)
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -214,6 +228,8 @@ _RANGES = (
     ("max_streams", 0, 1 << 20),
     ("amqp_processes", 0, 64),
     ("flush_ms", 10, 3_600_000),
+    ("default_max_length_bytes", 0, 1 << 62),
+    ("min_disk_free_bytes", 0, 1 << 62),
     ("tier_cache_bytes", 64 << 20, 1 << 50),
     ("tier_roll_seconds", 1, 30 * 86_400),
     ("tier_delete_delay_seconds", 0, 30 * 86_400),
@@ -233,8 +249,11 @@ _CHOICES = {
 OFF = "off"
 
 
-def _check_tier(config: Config) -> None:
-    """Raise ConfigError for settings of the tier that do not fit."""
+def _check_kept(config: Config) -> None:
+    """Raise ConfigError for settings of the tier, or of retention, that do not fit."""
+    if config.default_max_age and not AGE.fullmatch(config.default_max_age):
+        expected = "a number and one of the units Y, M, D, h, m, s, as in 7D"
+        raise ConfigError(f"default_max_age is {config.default_max_age!r}, expected {expected}")
     if config.tier:
         # Only now: segments takes longer to load than all of the settings.
         from segments.store.address import parse_address  # noqa: PLC0415

@@ -69,6 +69,7 @@ from streamd.net.clock import wall_clock_ms
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
+from streamd.operations.arguments import MAX_AGE, MAX_LENGTH, Arguments, read_arguments
 from streamd.operations.errors import Refused
 from streamd.operations.names import as_sent
 from streamd.operations.server import DoorFacts
@@ -503,6 +504,8 @@ async def _open_broker(
                 identity=identity,
                 cache_bytes=_cache_bytes(config),
                 search_place=search_place,
+                min_disk_free=config.min_disk_free_bytes,
+                retention=_retention(config),
                 make_tier=_tier_maker(config, identity, now_ms),
                 follower=follower,
             )
@@ -514,6 +517,15 @@ async def _open_broker(
         if broker is not None:
             with trio.CancelScope(shield=True):
                 await broker.close()
+
+
+def _retention(config: Config) -> Arguments:
+    """What streams that declare no limits are declared with."""
+    pairs = {
+        MAX_LENGTH: str(config.default_max_length_bytes or ""),
+        MAX_AGE: config.default_max_age,
+    }
+    return read_arguments([pair for pair in pairs.items() if pair[1]])
 
 
 def _tier_maker(

@@ -2,9 +2,10 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import trio
@@ -15,6 +16,7 @@ from segments.store.cache import TierCache
 from streamd.broker.catalog.catalog import Change, Contents
 from streamd.broker.catalog.writer import CatalogWriter, Turn
 from streamd.broker.declared.rows import StreamRow
+from streamd.broker.disk_floor import DiskFloor
 from streamd.broker.orphans import set_aside
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
 from streamd.broker.search_places import InTurns, Place
@@ -38,6 +40,7 @@ from streamd.net import threads
 from streamd.net.clock import wall_clock_ms
 from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
+from streamd.operations.argument_kinds import Value
 from streamd.operations.errors import NoSuch
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.routing import Binding, ExchangeRow
@@ -75,6 +78,7 @@ class Broker:
         history: the same over the last hour.
         tier: what the tier tells of itself; None without one.
         fetcher: fetches what is read of cold segments, once it knows a store.
+        floor: how much of the disk is to stay free.
     """
 
     def __init__(  # noqa: PLR0913 - parts of the server
@@ -92,6 +96,8 @@ class Broker:
         follower: FolderSource | None = None,
         cache_bytes: int = 1 << 30,
         search_place: Place | None = None,
+        min_disk_free: int = 0,
+        retention: Mapping[str, Value] = MappingProxyType({}),
         make_tier: Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None = None,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
@@ -110,6 +116,7 @@ class Broker:
         self.tier: TierReports | None = tier
         self.searches = Searches(now_ms, search_place or InTurns())
         self.traffic = Traffic()
+        self.floor = DiskFloor(data, min_disk_free)
         self.history = History(self.traffic, self.streams, now_ms)
         self._resources = ServerResources(
             data,
@@ -128,6 +135,8 @@ class Broker:
             self._epoch,
             tier,
             follower,
+            self.floor,
+            retention,
         )
 
     @property
@@ -169,6 +178,7 @@ class Broker:
             index_files = IndexFiles(self._folders, self.fetcher)
             self.supervisor.start_once("fetching index files", index_files.run)
         start("expiring segments", self._expire_now_and_then)
+        start("looking how full the disk is", self.floor.run)
         start("building filter indexes", resources.indexer.run)
         start("indexing keys", resources.keys.run)
         start("flushing", resources.flusher.run)

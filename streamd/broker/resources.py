@@ -1,9 +1,11 @@
 """What all virtual hosts of a server have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.disk_floor import DiskFloor
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.indexer import Indexer
@@ -13,6 +15,7 @@ from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
+from streamd.operations.argument_kinds import Value
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
@@ -74,6 +77,8 @@ class ServerResources(NamedTuple):
         has_tier: sealed segments go to a tier.
         tier: where those go; None without one.
         epoch: of what is appended to logs from now on; None for one that no chunk has.
+        floor: how much of the disk is to stay free; None for nothing.
+        retention: arguments of streams that do not declare these.
     """
 
     data: str
@@ -92,3 +97,5 @@ class ServerResources(NamedTuple):
     epoch: Callable[[], int | None] = _no_epoch
     tier: Tier | None = None
     follower: FolderSource | None = None
+    floor: DiskFloor | None = None
+    retention: Mapping[str, Value] = MappingProxyType({})

@@ -72,7 +72,9 @@ class StreamLogs:
 
     def policy(self, row: StreamRow) -> LogPolicy:
         """The limits of a stream's log."""
-        policy = policy_of(row.effective, has_tier=self._resources.has_tier)
+        policy = policy_of(
+            {**self._resources.retention, **row.effective}, has_tier=self._resources.has_tier
+        )
         if self._resources.follower is not None:  # that server drops what is old
             return replace(policy, max_length_bytes=None, max_age_ms=None)
         return policy

@@ -116,6 +116,7 @@ class VirtualHost:
             shared.fetcher,
             tiered,
             shared.follower is not None,
+            shared.floor,
         )
         stream = Stream(row.name, services, contract_of(row.arguments), standing)
         if tiered is not None:

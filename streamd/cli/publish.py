@@ -83,6 +83,17 @@ def publish(
     publication, host = _Publication(name, producer, declared), virtual_host(uri)
 
     async def work(client: "Client") -> None:
+        from clients import PreconditionFailed  # noqa: PLC0415 - not needed to show the help
+
+        try:
+            await publish_with(client)
+        except PreconditionFailed:  # the protocol does not say why
+            why = await _trouble(client, host, name)
+            if publication.begun or not why:
+                raise
+            raise Failed(f"cannot publish to {shown(name)}: {why}") from None
+
+    async def publish_with(client: "Client") -> None:
         await declared.learn(client, name)
         async with (
             client.producer(name, name=producer) as sink,

@@ -21,7 +21,12 @@ def of_server(facts: s.ServerFacts, tier: TierStatus, newest_ms: int, now_ms: in
         now_ms: the wall clock.
     """
     free, total = facts.disk_free, facts.disk_total
-    if free < _LITTLE_FREE * total:
+    if free < facts.disk_floor:
+        yield (
+            f"publishers wait: only {size(free)} of the disk are free, and "
+            f"{size(facts.disk_floor)} are to stay free (min_disk_free_bytes); free some space"
+        )
+    elif free < _LITTLE_FREE * total:
         yield (
             f"only {percent(free / total)} of the disk is free: {size(free)} of {size(total)}; "
             "streams take no messages when it is full"

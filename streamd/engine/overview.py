@@ -110,6 +110,7 @@ class Overview:
             max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             disk_free=disk.free,
             disk_total=disk.total,
+            disk_floor=self._broker.floor.least,
             faults=dict(self._broker.supervisor.faults),
             listeners=list(self._parts.listeners.items()),
             doors=list(self._parts.doors.values()),

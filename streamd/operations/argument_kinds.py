@@ -1,6 +1,5 @@
 """What values an argument of a stream may have, and how each door writes them."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,6 +14,7 @@ from segments.selector import (
     text_of_names,
 )
 from segments.words import whole_number
+from streamd.config import AGE as AGE_FORM
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,7 +35,6 @@ Plain: TypeAlias = int | float | str | bool
 Value: TypeAlias = Plain | Age
 
 AUTO = "auto"
-_AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 _UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -137,7 +136,7 @@ def age_seconds(text: str) -> int:
     Raises:
         ValueError: it is not valid; the text says what is expected.
     """
-    match = _AGE.fullmatch(text)
+    match = AGE_FORM.fullmatch(text)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not seconds:
         raise ValueError(AGE.expected)

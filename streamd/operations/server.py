@@ -109,6 +109,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
         memory: bytes that it holds.
         files, max_files: open now; None where the system does not say.
         disk_free, disk_total: of the data folder, in bytes.
+        disk_floor: bytes that are to stay free; publishers wait while there are fewer.
         faults: of background tasks since the start, by what they do.
         listeners: protocol and address of every open port.
         doors: processes beside this one.
@@ -125,6 +126,7 @@ class ServerFacts(msgspec.Struct, frozen=True):
     max_files: int
     disk_free: int
     disk_total: int
+    disk_floor: int
     faults: dict[str, int]
     listeners: list[tuple[str, Address]]
     doors: list[DoorFacts]

@@ -17,6 +17,7 @@ WELL = s.ServerFacts(
     max_files=100,
     disk_free=50,
     disk_total=100,
+    disk_floor=0,
     faults={"expiring": 0},
     listeners=[],
     doors=[s.DoorFacts("HTTP", True, 1, NOW)],
@@ -41,6 +42,12 @@ def test_nothing_is_said_while_all_is_well() -> None:
     ("facts", "tier", "newest_ms", "said"),
     [
         (replace(WELL, disk_free=9), None, NOW, "only 9 % of the disk is free: 9 B of 100 B"),
+        (
+            replace(WELL, disk_floor=51),
+            None,
+            NOW,
+            "publishers wait: only 50 B of the disk are free",
+        ),
         (
             replace(WELL, doors=[s.DoorFacts("HTTP", False, 2, NOW)]),
             None,

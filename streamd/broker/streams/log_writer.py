@@ -34,6 +34,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 import trio
 
@@ -64,6 +65,14 @@ class WriterState(Enum):
     STOPPED = "stopped"
 
 
+class Floor(Protocol):
+    """How much of the disk is to stay free; see disk_floor.py."""
+
+    @property
+    def error(self) -> StorageError | None:
+        """Why nothing is to be written now; None while there is room."""
+
+
 class LogWriter:
     """Writes what is published to one stream.
 
@@ -73,6 +82,7 @@ class LogWriter:
         standing: selectors that are evaluated for each chunk.
         waiters: woken by what is committed.
         confirm_seconds: gets the time that messages wait for their confirm.
+        floor: says when the disk has too little room; None where nobody minds.
 
     Attributes:
         failure: why it accepts nothing more; None while it does.
@@ -88,6 +98,7 @@ class LogWriter:
         standing: StandingSelectors,
         waiters: Waiters,
         confirm_seconds: Histogram,
+        floor: Floor | None = None,
     ) -> None:
         self.state = WriterState.WRITING
         self.failure: str | None = None
@@ -98,6 +109,7 @@ class LogWriter:
         self._now_ms = now_ms
         self._standing = standing
         self._waiters = waiters
+        self._floor = floor
         self._confirm_seconds = confirm_seconds
         # When the first message of those that are queued came, and of those that are not confirmed;
         # 0 where there is none, or where that is not measured.
@@ -235,6 +247,8 @@ class LogWriter:
         try:
             if self._log.flushing.obstacle is not None:
                 raise self._log.flushing.obstacle
+            if self._floor is not None and self._floor.error is not None:
+                raise self._floor.error
             self._write_queue()
             if has_offsets:
                 self._log.journal.write_pending(self._log.committed_offset)

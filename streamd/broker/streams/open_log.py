@@ -32,7 +32,7 @@ from streamd.broker.streams.fetcher import Demand, Fetcher
 from streamd.broker.streams.key_upkeep import KeyUpkeep
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.streams.log_maintenance import LogMaintenance
-from streamd.broker.streams.log_writer import LogWriter, WriterState
+from streamd.broker.streams.log_writer import Floor, LogWriter, WriterState
 from streamd.broker.streams.waiters import Waiters
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.traffic import StreamTraffic
@@ -85,6 +85,7 @@ class LogServices(NamedTuple):
         supervisor: runs tasks; None where somebody else does.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         tier: has sealed segments uploaded; None where nobody does.
+        floor: says when the disk has too little room; None where nobody minds.
     """
 
     now_ms: Callable[[], int]
@@ -93,6 +94,7 @@ class LogServices(NamedTuple):
     supervisor: Supervisor | None
     fetcher: Fetcher | None
     tier: TierUse | None
+    floor: Floor | None = None
 
 
 class Closed(NamedTuple):
@@ -142,7 +144,9 @@ class OpenLog:
         self._traffic, self._expires = traffic, False
         traffic.log_opened(log)
         now_ms, server = services.now_ms, traffic.server
-        self.writer = LogWriter(name, log, now_ms, standing, waiters, server.confirm_seconds)
+        self.writer = LogWriter(
+            name, log, now_ms, standing, waiters, server.confirm_seconds, services.floor
+        )
         self.maintenance = LogMaintenance(
             name,
             log,

@@ -25,6 +25,7 @@ from streamd.broker.streams.fetcher import Demand, Fetcher
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.streams.log_life import KeySchedule, LogLife, LogUse, StreamState
 from streamd.broker.streams.log_maintenance import Stopped
+from streamd.broker.streams.log_writer import Floor
 from streamd.broker.streams.open_log import FlushSchedule, LogServices, OpenLog, TierUse
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.waiters import Waiters
@@ -67,6 +68,7 @@ class StreamServices(NamedTuple):
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         tier: has sealed segments uploaded; None where nobody does.
         is_read_only: another server writes it; nobody may change anything here.
+        floor: says when the disk has too little room; None where nobody minds.
     """
 
     now_ms: Callable[[], int]
@@ -80,6 +82,7 @@ class StreamServices(NamedTuple):
     fetcher: Fetcher | None = None
     tier: TierUse | None = None
     is_read_only: bool = False
+    floor: Floor | None = None
 
 
 class Stream:
@@ -113,6 +116,7 @@ class Stream:
             services.supervisor,
             services.fetcher,
             services.tier,
+            services.floor,
         )
         self._early = EarlyMessages(name)
         self._keys_changed = False

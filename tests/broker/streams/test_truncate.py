@@ -426,7 +426,8 @@ class TestStoredOffsets:
         (row,) = (await http.get(f"{path}?details=true"))["consumers"]
         assert (row["reference"], row["messages_behind"]) == ("till/3", 5)
         for bad in ({}, {"offset": -1}, {"offset": True}, {"offset": "4"}, {"offset": 1 << 63}):
-            assert "expected a whole number" in await http.reason("PUT", f"{path}/a", bad)
+            said = await http.reason("PUT", f"{path}/a", bad)
+            assert "expected a whole number" in said or "expected one of offset" in said
         assert await http.code("PUT", f"{path}/{'x' * 256}", {"offset": 4}) == 400
         assert await http.code("DELETE", f"{path}/till%2F3") == 204
         assert await http.code("DELETE", f"{path}/till%2F3") == 404
