@@ -36,7 +36,7 @@ def why_nothing_is_saved(counts: Mapping[str, int]) -> str:
         name, places = key.removeprefix(_VALUES), counts[key.replace(_VALUES, _PLACES, 1)]
         if chunks > 1 and 0 < _NEARLY_ALL * number * chunks <= places:
             where = "every chunk" if places == number * chunks else "nearly every chunk"
-            what = plural(number, "value") + (f" of {name[1:]}" if name else "")
+            what = (f"by {name[1:]}: " if name else "") + plural(number, "value")
             lines.append(f"{what}, {'all ' if number > 1 else ''}in {where}: no size helps")
         elif not number and not name and further:  # else chunks list no values at all
             lines.append("publishers sent no values of the first filter property")
