@@ -96,7 +96,7 @@ class TestStreams:
         assert (audit["name"], listed["messages"]) == ("audit", 2)
         assert listed["arguments"] == {"stream-filter-size-bytes": "64"}
         found = json.loads(streamd("stream", "info", "flights", "--json"))
-        assert found.pop("filters") == {}
+        assert found.pop("filters") == {"chunks_seen": 1, "chunks": 0, "values": 0, "places": 0}
         assert found.items() <= listed.items()
         assert re.search(r"stream-filter-size-bytes +64", streamd("stream", "info", "flights"))
         assert re.search(r"max-age +7D", streamd("stream", "info", "audit"))
