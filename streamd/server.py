@@ -84,6 +84,7 @@ logger = logging.getLogger(__name__)
 
 _OTHER_FILES = 64  # catalog, listeners, the event loop, threads, doors, processes that work for us
 _CACHE_SHARE = 10
+_RUNNING = b"running\n"  # in the lock file: who finds it there knows that the last end was none
 METRICS = "metrics"  # a name of listeners
 
 
@@ -430,7 +431,7 @@ async def open_server(
     Raises:
         StartError: the data folder cannot be used.
     """
-    with _data_folder(config.data):
+    with _data_folder(config.data) as lock:
         follower = await _prepare_folder(config, now_ms)
         identity = await _begin_epoch(config.data)
         try:
@@ -443,11 +444,19 @@ async def open_server(
             raise StartError(str(error)) from error
         except Refused as refused:
             raise StartError(refused.details) from refused
+        was_killed = bool(os.pread(lock, 1, 0))
         async with _open_broker(config, writer, now_ms, identity, follower, search_place) as broker:
-            await broker.open(contents)
+            if was_killed:
+                logger.warning(
+                    "the server was not stopped in order the last time: it was killed, or the "
+                    "power failed; it looks at all streams now, and says what it finds"
+                )
+            await broker.open(contents, says_what_it_finds=was_killed)
             if follower is not None:
                 follower.begin(broker, directory)
+            os.pwrite(lock, _RUNNING, 0)
             yield Server(broker, directory, config, outside)
+        os.ftruncate(lock, 0)  # not after an error
 
 
 async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower | None:
@@ -669,8 +678,12 @@ def _peer_of(stream: trio.SocketStream) -> str:
 
 
 @contextmanager
-def _data_folder(data: str) -> Iterator[None]:
-    """Create the data folder where it is missing, and keep every other server out of it."""
+def _data_folder(data: str) -> Iterator[int]:
+    """Create the data folder where it is missing, and keep every other server out of it.
+
+    Yields:
+        The file that is locked; while a server runs there is something in it.
+    """
     try:
         Path(data).mkdir(mode=0o750, parents=True, exist_ok=True)
         lock = os.open(Path(data, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -687,6 +700,6 @@ def _data_folder(data: str) -> Iterator[None]:
                 f"another server uses the data folder {data}; stop it, or choose another folder "
                 "with --data"
             ) from error
-        yield
+        yield lock
     finally:
         os.close(lock)

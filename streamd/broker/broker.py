@@ -13,6 +13,7 @@ import trio
 from segments.disk import OsDisk
 from segments.errors import SegmentsError
 from segments.store.cache import TierCache
+from segments.words import plural
 from streamd.broker.catalog.catalog import Change, Contents
 from streamd.broker.catalog.writer import CatalogWriter, Turn
 from streamd.broker.declared.rows import StreamRow
@@ -155,8 +156,13 @@ class Broker:
             return tier.ownership.identity.epoch
         return None if self._identity is None else self._identity.epoch
 
-    async def open(self, contents: Contents) -> None:
-        """Take what the catalog knows, and begin; logs are opened when they are wanted."""
+    async def open(self, contents: Contents, *, says_what_it_finds: bool = False) -> None:
+        """Take what the catalog knows, and begin; logs are opened when they are wanted.
+
+        Args:
+            contents: of the catalog.
+            says_what_it_finds: log what was found when all streams were looked at.
+        """
         tier = self._resources.tier
         if tier is not None:
             await tier.removals.open()
@@ -185,7 +191,8 @@ class Broker:
         start("closing logs", resources.keeper.run)
         start("keeping the last hour", self.history.run)
         start("ending processes that searched", self.searches.place.run)
-        self.supervisor.start_once("looking at all streams", self._inspect)
+        inspect = partial(self._inspect, says_what_it_finds=says_what_it_finds)
+        self.supervisor.start_once("looking at all streams", inspect)
         empty_trash = partial(threads.in_thread, _remove_folders, trash)
         self.supervisor.start_once("emptying the old trash", empty_trash)
         if self.poller is not None:
@@ -196,11 +203,17 @@ class Broker:
         for host in list(self.virtual_hosts.values()):
             yield from ((stream, host.logs.folder(stream.name)) for stream in host.streams())
 
-    async def _inspect(self) -> None:
+    async def _inspect(self, *, says_what_it_finds: bool) -> None:
         await self._resources.keeper.inspect(
             lambda: [one.life for one in self.streams()], self.supervisor
         )
         self.has_looked = True
+        if says_what_it_finds:
+            found = [host.logs.found for host in self.virtual_hosts.values()]
+            repaired, losing = (sum(one) for one in zip((0, 0), *found, strict=True))
+            streams = plural(len(self.streams()), "stream")
+            text = "looked at %s: %s repaired, %s with lost messages"
+            logger.warning(text, streams, repaired or "none", losing or "none")
 
     def streams(self) -> list[Stream]:
         """All streams of all virtual hosts."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from segments import Log, LogPolicy, SegmentsError
@@ -35,6 +36,13 @@ logger = logging.getLogger(__name__)
 _TRASH = "trash"
 
 
+class Found(NamedTuple):
+    """What opening logs has found: how many were repaired, and how many have lost messages."""
+
+    repaired: int
+    losing: int
+
+
 class StreamLogs:
     """Where the logs of a virtual host's streams come from; see stream.LogStore.
 
@@ -42,11 +50,15 @@ class StreamLogs:
         virtual_host: its name.
         streams: that there are.
         resources: shared by all virtual hosts.
+
+    Attributes:
+        found: what opening logs has found.
     """
 
     def __init__(
         self, virtual_host: Name, streams: StreamTable, resources: ServerResources
     ) -> None:
+        self.found = Found(0, 0)
         self._virtual_host = virtual_host
         self._streams = streams
         self._resources = resources
@@ -64,10 +76,12 @@ class StreamLogs:
         else:
             log = await self._open_whole(row, stream)
         log.policy = self.policy(self._streams.row(stream.name))  # changed meanwhile
-        for line in log.report.steps:
+        report, found = log.report, self.found
+        for line in report.steps:
             logger.warning("stream %s: %s", row.name, line)
-        for line in log.report.losses:
+        for line in report.losses:
             logger.error("stream %s: %s", row.name, line)
+        self.found = Found(found.repaired + bool(report.steps), found.losing + bool(report.losses))
         return log
 
     def policy(self, row: StreamRow) -> LogPolicy:
