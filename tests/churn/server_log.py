@@ -19,6 +19,9 @@ _EXPLAINED = (
     re.compile(r"WARNING no key index for .*: (the process has ended with -9|it was killed)"),
 )
 _MENDED = (
+    # It says that it was killed, and that nothing is lost.
+    re.compile(r"WARNING the server was not stopped in order the last time"),
+    re.compile(r"WARNING looked at .* none with lost messages$"),
     # What a kill leaves behind: files that were being made, and those before a truncation.
     re.compile(r"WARNING stream \S+: removed .*: the file that it was to replace is the valid one"),
     re.compile(r"WARNING stream \S+: removed .*: the log was told to begin behind it"),

@@ -174,6 +174,7 @@ async def test_messages_wait_for_more_where_that_is_declared(nursery: trio.Nurse
     bench.publish(5, 6, 7)
     assert await bench.answers() == [c.PublishConfirm(1, (3, 4, 5, 6, 7))], "a full one at once"
     bench.publish(8)
+    assert await bench.answers() == []
     bench.stream.set_policy(replace(bench.log.policy, chunk_wait_ms=0))
     with trio.fail_after(0.021):
         await bench.stream.settled()
