@@ -432,7 +432,10 @@ class Administration:
         words = {"fields": text[:_PART]}
         words |= {f"fields.{at}": text[at : at + _PART] for at in range(_PART, len(text), _PART)}
         rows = await self._manage(operation, words, seconds, changes=changes)
-        return base64.b64decode("".join(row["answer"] for row in rows))
+        try:
+            return base64.b64decode("".join(row["answer"] for row in rows))
+        except KeyError:
+            raise Unsupported(f"the server is older, and does not know {operation} so") from None
 
     async def tier_report(self, operation: str, **arguments: str) -> list[dict[str, str]]:
         """What the server tells of its tier; waits as long as the object store takes.

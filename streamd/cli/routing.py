@@ -198,7 +198,7 @@ def list_super_streams(uri: str, *, as_json: bool) -> None:
         write_json(msgspec.to_builtins(rows))
         return
     if not found:
-        note("there are no super streams; create one: streamd super-stream create NAME")
+        note("there are none; create one: streamd super-stream create NAME --partitions 3")
         return
     show_table(
         ("super stream", "partitions", "messages", "bytes"),

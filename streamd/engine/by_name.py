@@ -39,7 +39,7 @@ async def carry_out(engine: Engine, caller: Caller, name: str, fields: bytes) ->
         request: Any = msgspec.msgpack.decode(fields, type=kind)
     except msgspec.ValidationError as error:
         raise Refused(Reason.PRECONDITION_FAILED, sentence_of(error)) from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(Reason.PRECONDITION_FAILED, str(error)) from None
     answer = await engine.ask(caller, request)
     if not isinstance(answer, list) or len(answer) < _MANY:

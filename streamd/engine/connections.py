@@ -52,12 +52,13 @@ class Connections:
             connection.end(shown[: c.MAX_REASON])
         return len(chosen)
 
-    async def _readers(self, _call: Call, request: c.ListReaders) -> list[c.Reader]:
+    async def _readers(self, call: Call, request: c.ListReaders) -> list[c.Reader]:
         self._parts.host(request.vhost)
         return [
             c.Reader(connection_of(connection), facts)
             async for connection in in_turns(self._parts.connections)
             if connection.virtual_host == request.vhost
+            and (call.caller.tags or sees_connection(call.caller, connection))
             for facts in connection.consumers()
             if facts.stream == request.stream
         ]

@@ -48,7 +48,9 @@ _TOLD = frozenset({"vhost", "stream", "super_stream", "exchange", "source", "des
     *("name", "user", "group", "before")
 }
 # Changes that their owner logs, whoever asks for them.
-_LOGGED = frozenset({s.CreateStream, s.DeleteStream, s.CreateSuperStream, s.DeleteSuperStream})
+_LOGGED = frozenset({s.CreateStream, s.DeleteStream, s.CreateSuperStream, s.DeleteSuperStream}) | {
+    *(s.SetOffset, s.DeleteOffset)
+}
 _MOST_TOLD = 80  # characters of a field
 
 
@@ -159,7 +161,7 @@ class Engine:
 
 def _log(caller: Caller, request: Operation[Any], refused: str = "") -> None:
     """Log a change, or why it was refused; the line names who has asked for it."""
-    if isinstance(caller, DoorCaller):
+    if isinstance(caller, DoorCaller) or getattr(request, "dry_run", False):
         return  # a door changes only what is counted
     words = [request.NAME]
     for field in request.__struct_fields__:

@@ -14,7 +14,7 @@ from segments.codec import MAX_REFERENCE_SIZE
 from segments.offsets import at_time
 from segments.segment import MAX_OFFSET
 from streamd.broker.streams.stream import Stream
-from streamd.engine.connections import connection_of
+from streamd.engine.connections import connection_of, sees_connection
 from streamd.engine.engine import Call, Parts
 from streamd.engine.overview import consumer_name
 from streamd.net.actor import CHANGE
@@ -58,11 +58,12 @@ class Offsets:
         if sum(way is not None for way in ways) != 1:
             details = "expected one of offset, timestamp, by, like and undo"
             raise Refused(Reason.PRECONDITION_FAILED, details)
-        check_reference("the name of a consumer", request.name)
+        if not request.undo:  # it had that name before
+            check_reference("the name of a consumer", request.name)
         async with self._opened(call, request) as stream:
             was = _stored(stream, request.name)
             now = await self._wanted(stream, request, was)
-            return await self._move(stream, request, was, now)
+            return await self._move(call, stream, request, was, now)
 
     async def delete(self, call: Call, request: s.DeleteOffset) -> s.Moved:
         """Handles DeleteOffset."""
@@ -70,7 +71,7 @@ class Offsets:
             was = _stored(stream, request.name)
             if was is None:
                 raise _no_offset(stream, request.name)
-            return await self._move(stream, request, was, None)
+            return await self._move(call, stream, request, was, None)
 
     async def _wanted(self, stream: Stream, request: s.SetOffset, was: int | None) -> int | None:
         if request.undo:
@@ -103,9 +104,9 @@ class Offsets:
         return wanted
 
     async def _move(
-        self, stream: Stream, request: Asked, was: int | None, now: int | None
+        self, call: Call, stream: Stream, request: Asked, was: int | None, now: int | None
     ) -> s.Moved:
-        readers = await self._readers(request)
+        readers = await self._readers(call, request)
         moved = s.Moved(was, now, readers)
         if request.dry_run:
             return moved
@@ -117,16 +118,18 @@ class Offsets:
                 "offset again: stop it first, or force the change"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
+        call.check()  # it may have taken a while to find the place
+        # Before: it may take effect although nobody hears of it.
+        self._keep(request, _Before(was, self._parts.broker.now_ms(), stream.log.life))
+        text = "stream %s: the stored offset of %s was %s and is %s"
+        logger.info(text, stream.name, request.name, _word(was), _word(now), extra=CHANGE)
         if now is None:
             await stream.delete_offset(request.name)
         else:
             await stream.set_offset(request.name, now)
-        self._keep(request, _Before(was, self._parts.broker.now_ms(), stream.log.life))
-        text = "stream %s: the stored offset of %s was %s and is %s"
-        logger.info(text, stream.name, request.name, _word(was), _word(now), extra=CHANGE)
         return moved
 
-    async def _readers(self, request: Asked) -> tuple[str, ...]:
+    async def _readers(self, call: Call, request: Asked) -> tuple[str, ...]:
         """Consumers of that name that are connected, and where."""
         found = []
         async for connection in in_turns(self._parts.connections):
@@ -135,7 +138,8 @@ class Offsets:
             for facts in connection.consumers():
                 shown = connection_of(connection)
                 if (facts.stream, consumer_name(shown, facts)) == (request.stream, request.name):
-                    found.append(f"{shown.user}, {shown.peer}")
+                    sees = call.caller.tags or sees_connection(call.caller, connection)
+                    found.append(f"{shown.user}, {shown.peer}" if sees else "another user")
         return tuple(found)
 
     def _keep(self, request: Asked, before: _Before) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 # With it, as `extra`, a line is kept in memory although it is no warning.
 CHANGE = {"is_change": True}
 _KEPT = 50  # lines of each kind
+_MOST = 1_000  # characters of a line
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class Recent(logging.Handler):
         is_warning = record.levelno >= logging.WARNING
         if is_warning or hasattr(record, "is_change"):
             kept = self._warnings if is_warning else self._changes
-            text = with_actor(record.getMessage())
+            text = with_actor(record.getMessage()[:_MOST])
             kept.append(Happened(int(record.created * 1_000), text, is_warning))
 
     def since(self, seconds: float) -> list[Happened]:

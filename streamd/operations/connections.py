@@ -157,7 +157,7 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class ListReaders(OfStream[list[Reader]], frozen=True, kw_only=True):
-    """Consumers of a stream, of all connections."""
+    """Consumers of a stream: for users with any tag those of all connections, else one's own."""
 
     NAME = "reader.list"
     NEEDS = Enter()

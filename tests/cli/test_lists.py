@@ -40,7 +40,7 @@ def test_routes(streamd: CommandLine) -> None:
     assert [(row["source"], row["key"]) for row in bound] == [("", "orders-eu"), ("orders", "eu")]
     assert "super stream, durable" in streamd("exchange", "list").out
     assert streamd("super-stream", "rm", "orders").code == 0
-    assert "there are no super streams" in streamd("super-stream", "list").notes
+    assert "there are none; create one" in streamd("super-stream", "list").notes
     both = streamd("super-stream", "create", "x", "--key", "a", "--partitions", "2")
     assert "give either --partitions or --key" in both.notes
     assert streamd("super-stream", "create", "x", "--partitions", "1", "--argument", "a").code == 2

@@ -7,7 +7,7 @@ import pytest
 
 from streamd.engine import Caller
 from streamd.operations import streams as s
-from streamd.operations.errors import NoSuch, Refused
+from streamd.operations.errors import NoSuch, Reason, Refused
 from tests.support.server import Harness, harness
 
 HOUR_MS = 3_600_000
@@ -65,7 +65,7 @@ async def test_a_change_can_be_undone_for_an_hour(
         assert (await asking.delete()).was == 7
         assert asking.stored() == {}
         broker, began_ms = server.server.broker, server.server.broker.now_ms()
-        monkeypatch.setattr(broker, "now_ms", lambda: began_ms + HOUR_MS - 1)
+        monkeypatch.setattr(broker, "now_ms", lambda: began_ms + HOUR_MS - 1_000)
         assert (await asking.set(undo=True)).now == 7
         assert (await asking.set(undo=True)).now is None, "and so can that"
         assert asking.stored() == {}
@@ -105,3 +105,48 @@ async def test_not_while_the_consumer_is_connected(
         await asking.set(offset=3, force=True)
         assert asking.stored()[b"till"] == 3
     assert "stream s: the stored offset of till was 7 and is 3" in caplog.text
+
+
+async def test_what_is_only_asked_is_no_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        caplog.clear()
+        await asking.set(offset=7, dry_run=True)
+        assert not [record for record in caplog.records if hasattr(record, "is_change")]
+        await asking.set(offset=7)
+        assert len([record for record in caplog.records if hasattr(record, "is_change")]) == 1
+
+
+async def test_names_that_are_not_printable_come_back(tmp_path: Path) -> None:
+    name = "a\u00a0b"
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        async with server.host.find("s").opened():
+            server.host.find("s").store_offset(name, 4)
+        await asking.delete(name)
+        assert (await asking.set(name, undo=True)).now == 4
+
+
+async def test_a_change_that_nobody_heard_of_can_be_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        await asking.set(offset=7)
+        stream = server.host.find("s")
+
+        async def fail() -> None:
+            raise Refused(Reason.NOT_AVAILABLE, "the disk")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "settled", fail)
+            with pytest.raises(Refused, match="the disk"):
+                await asking.set(offset=3)
+        assert asking.stored() == {b"till": 3}
+        assert (await asking.set(undo=True)).now == 7

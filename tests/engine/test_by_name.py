@@ -1,0 +1,32 @@
+"""Operations from bytes that a user has sent: an answer or a refusal, whatever the bytes are."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from streamd.engine import Caller
+from streamd.engine.by_name import carry_out
+from streamd.operations.errors import Refused
+from tests.support.server import harness
+
+ODD = [
+    b"",
+    b"\xc1",
+    b"\x81\xa1\xff\x00",
+    b"\x81\xa5vhost\xa1\xff",
+    b"\x91" * 5_000,
+    b"\x81\xa1x" * 5_000,
+]
+
+
+@pytest.mark.parametrize("name", ["stream.create", "overview.get", "none", ""])
+async def test_odd_bytes_are_refused(tmp_path: Path, name: str) -> None:
+    async with harness(tmp_path) as server:
+        directory = server.server.directory
+        account = directory.account("guest")
+        assert account is not None
+        caller = Caller(directory, account)
+        for fields in ODD:
+            with suppress(Refused):
+                await carry_out(server.server.engine, caller, name, fields)
