@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills tier-kills soak interop browser cluster samples stores check format docs screenshots dist bench compare clean
+.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills tier-kills soak interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -29,6 +29,7 @@ help:
 	@echo "make stores     object stores for the tests, built with Go, where it is installed; once"
 	@echo "make check      formatting, lint and types"
 	@echo "make format     format the code with ruff"
+	@echo "make reference  what the pages of the documentation have from the code, written into them anew"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make screenshots  pictures of the console, in docs/images; needs Chromium"
 	@echo "make dist       build wheels of server and client and an sdist in dist/, and try them out; the steps of the Containerfile, too"
@@ -126,6 +127,10 @@ check: $(VENV)/.check $(VENV)/.test
 
 format: $(VENV)/.check
 	$(BIN)/ruff format .
+
+# The generated parts of pages are committed; a test holds them to the code.
+reference: $(VENV)/.docs
+	$(BIN)/python -m docs.generated
 
 # No network: what it shows of other projects is a link. -E: pages that were taken away are missed.
 docs: $(VENV)/.docs

@@ -1,43 +1,20 @@
 """How Sphinx makes the documentation: `make docs`, warnings are errors, nothing is looked up."""
 
-import sys
-from pathlib import Path
+import re
+from typing import TYPE_CHECKING
 
 from streamd.version import __version__
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 project = "streamd"
 author = "streamd contributors"
 version = release = __version__
 copyright = "streamd contributors, Apache-2.0"  # noqa: A001 - Sphinx wants this name
 
-sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
-
-extensions = [
-    "public_names",
-    "generated",
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_copybutton",
-]
-myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 myst_heading_anchors = 4
-nitpicky = True
-nitpick_ignore_regex = [
-    # Other projects: their documentation is not looked up.
-    (r"py:.*", r"(collections\.abc|contextlib|datetime|pathlib|typing|uuid)\..*"),
-    (r"py:.*", r"(pyspark\.sql\..*|SparkSession|DataFrame|Column)"),
-    # Parts of values that programs hand on as they are, or look at without needing their types.
-    (r"py:class", r"segments\.(selector\.nodes|spark\.(jobs|recommend|replay))\..*"),
-    (r"py:class", r"clients\.super_stream\..*Options|streamd\.wire\.stream\.fields\..*"),
-]
-
-autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented_params"
-default_role = "code"  # what docstrings have in backquotes
-python_use_unqualified_type_names = True
-napoleon_google_docstring = True
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 
@@ -47,3 +24,23 @@ html_copy_source = False
 exclude_patterns = ["_build"]
 html_static_path = ["_static"]
 html_css_files = ["streamd.css"]
+
+
+def _tables_of_contents(index: str) -> str:
+    """The sections of the first page, which are lists of links, as Sphinx wants to have them."""
+    sections = re.findall(r"^## (.*)\n\n((?:\* .*\n)+)", index, re.MULTILINE)
+    return "".join(
+        f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{pages}\n```\n"
+        for title, links in sections
+        for pages in ["\n".join(re.findall(r"\]\((.*?)\.md\)", links))]
+    )
+
+
+def setup(app: "Sphinx") -> None:
+    """See Sphinx."""
+
+    def add(_app: "Sphinx", page: str, source: list[str]) -> None:
+        if page == "index":
+            source[0] += _tables_of_contents(source[0])
+
+    app.connect("source-read", add)

@@ -5,10 +5,11 @@ import re
 import click
 import pytest
 
-from tests.documentation.pages import generator, page
+from docs.generated.command_line import commands
+from tests.support.pages import ROOT
 
-COMMANDS = list(generator("generated.command_line").commands())
-PAGE = page("reference/command-line")
+COMMANDS = list(commands())
+PAGE = (ROOT / "docs" / "reference/command-line.md").read_text()
 
 
 def section(words: str) -> str:

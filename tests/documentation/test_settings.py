@@ -4,13 +4,15 @@ import re
 from pathlib import Path
 
 from streamd.config import describe, load
-from tests.documentation.pages import page
+from tests.support.pages import ROOT
 
-PAGE = page("reference/settings")
+PAGE = (ROOT / "docs" / "reference/settings.md").read_text()
 
 
 def test_each_setting_is_there_once_with_its_names() -> None:
-    assert re.findall(r"^`(\w+)`$", PAGE, re.MULTILINE) == [setting.name for setting in describe()]
+    assert re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE) == [
+        setting.name for setting in describe()
+    ]
     for setting in describe():
         hyphens = setting.name.replace("_", "-")
         assert f"`--{hyphens}` · `STREAMD_{setting.name.upper()}`" in PAGE

@@ -1,11 +1,11 @@
 """The documentation is true: its commands and programs run, and print what it shows.
 
 `console` blocks are typed in order, in one fresh folder for a page, beside a server of its own.
-`python` blocks are parts of files in `examples/`, or programs that are run; one whose first line is
-a comment with a file name, `# late.py`, is saved under that name instead, to be typed later. Behind
-a line `<!-- figures vary -->` other figures may be printed than the page shows. Where a page names
-the ports 5552, 5672, 15672 and 15692, those of the server beside it are meant. A line
-`streamd serve --tier …` ends that server and starts it anew with these options.
+`python` blocks are parts of files in `examples/` or `tests/interop/`, or programs that are run; one
+whose first line is a comment with a file name, `# late.py`, is saved under that name instead, to be
+typed later. Behind a line `<!-- figures vary -->` other figures may be printed than the page shows.
+Where a page names the ports 5552, 5672, 15672 and 15692, those of the server beside it are meant. A
+line `streamd serve --tier …` ends that server and starts it anew with these options.
 """
 
 import os
@@ -37,7 +37,9 @@ from tests.support.process import ServerProcess
 from tests.support.warm import warm_commands
 
 EXAMPLES = "".join(
-    file.read_text() for file in sorted((ROOT / "examples").iterdir()) if file.is_file()
+    file.read_text()
+    for file in sorted([*(ROOT / "examples").iterdir(), *(ROOT / "tests/interop").glob("*/*")])
+    if file.suffix in (".py", ".java", ".go", ".js")
 )
 FOREIGN = {"--help"}  # options of others that stand alone in a text
 OTHER_VARIABLES = {"STREAMD_URI", "STREAMD_NEW_PASSWORD"}
@@ -62,7 +64,13 @@ def ids(page: Page) -> str:
 
 def is_part_of_an_example(text: str) -> bool:
     """It stands there, line by line; a page may show it without its indentation."""
-    return any(textwrap.indent(text, " " * width) in EXAMPLES for width in (0, 4, 8, 12))
+    return any(textwrap.indent(text, " " * width) in EXAMPLES for width in (0, 2, 4, 8, 12))
+
+
+@pytest.mark.parametrize("page", documentation(), ids=ids)
+def test_programs_in_other_languages_are_parts_of_some_that_are_run(page: Page) -> None:
+    programs = [block for block in page.blocks if block.kind in ("java", "go", "javascript")]
+    assert [block.text for block in programs if not is_part_of_an_example(block.text)] == []
 
 
 class Wrong(Exception):

@@ -13,7 +13,6 @@ _INDENTED = re.compile(r"(?:^\n|\A)((?:^ {4}\S.*\n)+)", re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)|(?:src|srcset|href)=\"([^\"]+)\"")
 _CODE = {"sh", "ini", "yaml", "dockerfile"}
-_PLAIN_DIRECTIVES = {"{literalinclude}", "{toctree}", "{note}", "{warning}", "{image}"}
 _VARIES = (  # output that differs from run to run, and its stand-in
     (re.compile(r"20\d\d-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d{3})?Z"), r"(time\1)"),
     (re.compile(r"\b\d+ bytes"), "(bytes)"),
@@ -54,6 +53,7 @@ class Page:
         name: its path in the repository.
         text: all of it.
         blocks: its parts between fences, in order.
+        prose: what is not between fences.
     """
 
     def __init__(self, file: Path) -> None:
@@ -69,7 +69,7 @@ class Page:
             for found in _FENCE.finditer(self.text)
         ]
         self._file = file
-        self._prose = _FENCE.sub("", self.text)
+        self.prose = _FENCE.sub("", self.text)
 
     def __repr__(self) -> str:
         return self.name
@@ -89,8 +89,8 @@ class Page:
 
     def code(self) -> Iterator[str]:
         """What is set as code: spans in the text, and commands."""
-        yield from _INLINE.findall(self._prose)
-        for text in _INDENTED.findall(self._prose):
+        yield from _INLINE.findall(self.prose)
+        for text in _INDENTED.findall(self.prose):
             yield from textwrap.dedent(text).splitlines()
         for block in self.blocks:
             if block.kind == "console":
@@ -100,7 +100,7 @@ class Page:
 
     def links(self) -> Iterator[str]:
         """Targets of links and pictures that are in the repository."""
-        for target in (one or other for one, other in _LINK.findall(_INLINE.sub("", self._prose))):
+        for target in (one or other for one, other in _LINK.findall(_INLINE.sub("", self.prose))):
             if not re.match(r"[a-z]+:", target):
                 yield target
 
@@ -110,20 +110,14 @@ class Page:
         target = (self._file.parent / path).resolve() if path else self._file
         if not target.exists():
             return False
-        return not anchor or page(target).is_made or anchor in page(target).anchors
-
-    @property
-    def is_made(self) -> bool:
-        """Directives make headings of it; Sphinx knows whether links lead to them."""
-        kinds = {block.kind.split()[0] for block in self.blocks if block.kind.startswith("{")}
-        return not kinds <= _PLAIN_DIRECTIVES
+        return not anchor or anchor in page(target).anchors
 
     @functools.cached_property
     def anchors(self) -> set[str]:
         """What links can end in `#` with."""
-        headings = re.findall(r"^#+ +(.+?) *$", self._prose, re.MULTILINE)
-        labels = re.findall(r"^\(([\w-]+)\)=|(?:id|name)=\"([\w-]+)\"", self._prose, re.MULTILINE)
-        return {_slug(heading) for heading in headings} | {a or b for a, b in labels}
+        headings = re.findall(r"^#+ +(.+?) *$", self.prose, re.MULTILINE)
+        labels = re.findall(r"(?:id|name)=\"([\w-]+)\"", self.prose)
+        return {_slug(heading) for heading in headings} | set(labels)
 
 
 @functools.cache

@@ -32,7 +32,7 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:].removesuffix('.')}."
 
 
-def definition(terms: str, *paragraphs: str) -> str:
-    """An item of a definition list."""
+def entry(terms: str, *paragraphs: str) -> str:
+    """An item of a list."""
     body = "\n\n  ".join(paragraphs)
-    return f"{terms}\n: {body}\n"
+    return f"* {terms}: {body}\n"

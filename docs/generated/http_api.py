@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
-from generated.text import code, definition
+from docs.generated.text import code, entry
 from streamd.http_api.app import routes_of
 from streamd.http_api.openapi import document
 
@@ -40,7 +40,7 @@ def paths() -> str:
                     key = json.dumps([method, *map(operation.get, ("summary", "description"))])
                     alike.setdefault(key, []).append(code(f"{method.upper()} {path}"))
                     entries[key] = operation
-        lines += [definition(", ".join(names), *_about(entries[k])) for k, names in alike.items()]
+        lines += [entry(", ".join(names), *_about(entries[k])) for k, names in alike.items()]
     return "\n".join(lines)
 
 
@@ -84,7 +84,7 @@ def _content(part: Schema) -> Schema:
 
 
 def _object(name: str, schema: Schema) -> str:
-    text = f"\n({_target(name)})=\n### {name}\n\n"
+    text = f"\n### Object {name}\n\n"
     if "description" in schema:
         text += f"{schema['description']}\n\n"
     return text + "\n".join(_fields(schema, ""))
@@ -102,7 +102,7 @@ def _fields(schema: Schema, indent: str) -> Iterator[str]:
 
 
 def _target(name: str) -> str:
-    """Where links to a schema lead; parts of the API have some of the same names."""
+    """Where links to a schema lead, its heading; parts of the API have some of the same names."""
     return f"object-{name.lower()}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from generated.text import code, definition, inline
+from docs.generated.text import code, entry, inline
 from segments.__main__ import main as segments_main
 from streamd.cli import main as streamd_main
 from streamd.config import describe
@@ -111,7 +111,7 @@ def _option(option: click.Option) -> str:
         notes.append(f"Default: {code(default)}.")
     if option.envvar:
         notes.append(f"Environment variable: {code(str(option.envvar))}.")
-    return definition(names, " ".join(notes))
+    return entry(names, " ".join(notes))
 
 
 def _default(option: click.Option) -> str:

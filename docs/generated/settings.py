@@ -1,11 +1,11 @@
 """The server's settings, from the declaration in streamd/config.py."""
 
-from generated.text import code, definition, inline, sentence
+from docs.generated.text import code, inline, sentence
 from streamd.config import OFF, PORTS, Setting, describe
 
 
 def markdown() -> str:
-    """All settings, each with a target to link to."""
+    """All settings, each with a heading to link to."""
     return "\n".join(map(_setting, describe()))
 
 
@@ -18,8 +18,7 @@ def _setting(setting: Setting) -> str:
     ]
     if setting.is_list:
         facts.append("the option may be given several times")
-    entry = definition(code(setting.name), inline(sentence(setting.help)), " · ".join(facts))
-    return f"({setting.name.replace('_', '-')})=\n{entry}"
+    return f"### {code(setting.name)}\n\n{inline(sentence(setting.help))}\n\n{' · '.join(facts)}\n"
 
 
 def _default(setting: Setting) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from generated.text import code, definition, inline, sentence
+from docs.generated.text import code, entry, inline, sentence
 from streamd.metrics.families import Family
 from streamd.metrics.scrape import SCRAPE_SECONDS
 from streamd.metrics.server_metrics import CLUSTER, IDENTITY, OWN, RABBITMQ
@@ -58,7 +58,7 @@ def _entry(family: Family, total: str = "") -> str:
         facts.append(f"family {', '.join(map(code, family.groups))}")
     if total:
         facts.append(total)
-    return definition(code(family.name), inline(sentence(family.help)), " · ".join(facts))
+    return entry(code(family.name), inline(sentence(family.help)), " · ".join(facts))
 
 
 def _total(column: Column) -> str:
