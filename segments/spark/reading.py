@@ -14,6 +14,7 @@ from segments.spark.columns import Column, Decoder, filter_values_of, value_coun
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Mask, Numbers
 from segments.spark.options import Options
+from segments.spark.plain_errors import plainly
 from segments.spark.plan import Piece, deal
 
 _MIN_PARTITION_BYTES = 4 << 20
@@ -43,6 +44,7 @@ def tasks_of(found: list[Piece], options: Options) -> list[InputPartition]:
     return [Task(group) for group in deal(found, size)]
 
 
+@plainly
 def read_task(
     partition: InputPartition, options: Options, columns: tuple[Column, ...]
 ) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from segments.spark.columns import Column, columns_of, ddl_of
 from segments.spark.options import Options, read_options
+from segments.spark.plain_errors import plainly
 from segments.spark.plan import Piece, pieces
 from segments.spark.reading import read_task, tasks_of
 from segments.spark.streaming import StreamdStreamReader
@@ -31,6 +32,7 @@ class StreamdSource(DataSource):
         """What `format` takes."""
         return "streamd"
 
+    @plainly
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)  # type: ignore[arg-type] # as Spark passes it
         self._options = read_options(options)
@@ -57,6 +59,7 @@ class StreamdReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         """Chunks of about equal bytes for each task.
 

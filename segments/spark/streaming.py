@@ -26,6 +26,7 @@ from segments.gaps import OFFSET_GAP, num_lost
 from segments.spark.columns import Column
 from segments.spark.inventory import Bounds, Listing, NotAStream, NothingYet, Stream
 from segments.spark.options import Options
+from segments.spark.plain_errors import plainly
 from segments.spark.plan import pieces
 from segments.spark.reading import read_task, tasks_of
 from segments.spark.streams import find_streams
@@ -75,6 +76,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = replace(options, start_offset=start)
         self._options = options
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query begins that has no checkpoint yet."""
         stream = self._stream(_Position(0))
@@ -92,11 +94,13 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take what there is now, and nothing that comes later."""
         stream = self._stream(_Position(0))
         self._until = 0 if stream is None else stream.ends()[1]
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes: at least one chunk when there is one.
 
@@ -123,6 +127,7 @@ class StreamdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
         return _Position(reached, life).kept()
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch.
 

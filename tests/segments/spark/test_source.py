@@ -120,12 +120,16 @@ def test_bad_input_says_what_is_wrong(spark: SparkSession, tmp_path: Path) -> No
         scan(spark, str(tmp_path))
     with pytest.raises(AnalysisException, match="there is no option startofset"):
         spark.read.format("streamd").option("startofset", "1").load(str(tmp_path))
-    with pytest.raises(AnalysisException, match="is not a folder; give a stream's folder"):
+    with pytest.raises(AnalysisException, match="is not a folder; give a stream's folder") as said:
         spark.read.format("streamd").load(str(tmp_path / "no")).count()
+    assert str(said.value).count("  File ") == 1  # of the traceback, before the sentence
     left = damaged_stream(tmp_path, position=54)
     reader = spark.read.format("streamd").option("columns", "offset")
-    with pytest.raises(PythonException, match=r"0\.segment is damaged at byte \d+: data fails"):
+    with pytest.raises(
+        PythonException, match=r"0\.segment is damaged at byte \d+: data fails"
+    ) as t:
         reader.load(str(tmp_path)).count()
+    assert str(t.value).count("  File ") == 1
     found = reader.option("mode", "permissive").load(str(tmp_path))
     assert found.filter("damage is null").count() == len(left)
     assert found.filter("damage is not null").count() == 1
