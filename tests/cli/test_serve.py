@@ -19,6 +19,7 @@ def test_garbage_is_not_looked_for_in_modules(
     monkeypatch.setattr(serve.trio, "run", lambda *_: tracked.append(len(gc.get_objects())))
     gc.unfreeze()
     before = len(gc.get_objects())
-    ended = CliRunner().invoke(serve.serve, ["--data", str(tmp_path), "--single-process"])
+    ports = [f"--{one}-port=0" for one in ("stream", "amqp", "http", "metrics")]
+    ended = CliRunner().invoke(serve.serve, [f"--data={tmp_path}", "--single-process", *ports])
     assert ended.exit_code == 0, ended.output
     assert tracked[0] < before / 10

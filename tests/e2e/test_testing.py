@@ -19,9 +19,10 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "streamd.testing")
 def run_pytest(
     folder: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a project in `folder`."""
+    """Run the tests of a project in `folder`; what they leave is in `folder/temp`."""
+    own = ["--rootdir", str(folder), "--basetemp", str(folder / "temp")]
     return subprocess.run(
-        [*PYTEST, "-p", "no:cacheprovider", "--rootdir", str(folder), *arguments],
+        [*PYTEST, "-p", "no:cacheprovider", *own, *arguments],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
@@ -64,7 +65,7 @@ def test_the_server_ends_when_pytest_is_killed(tmp_path: Path) -> None:
         "def test_killed(streamd_server):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    result = run_pytest(tmp_path, "--basetemp", str(tmp_path / "temp"), "test_it.py")
+    result = run_pytest(tmp_path, "test_it.py")
     assert result.returncode < 0, result
     log = tmp_path / "temp" / "streamd0" / "streamd.log"
     wait_until(lambda: "stdin has ended: stopping" in log.read_text())
