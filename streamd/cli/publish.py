@@ -30,6 +30,7 @@ _MAX_LINE_BYTES = 16 << 20  # a frame in JSON: up to 12 bytes for 4, and room fo
 _MAX_TOLD = 10  # lines that are no messages; the others are counted
 _SHOWN_CHARACTERS = 60  # of such a line
 _PATIENCE_SECONDS = 1  # without a confirm
+_ANSWER_SECONDS = 5  # of a server that is asked why
 _FLUSH_SECONDS = 5  # after Ctrl-C
 _EXAMPLE = '{"body": "hello"}'
 
@@ -99,7 +100,7 @@ def publish(
             client.producer(name, name=producer) as sink,
             anyio.create_task_group() as telling,
         ):
-            telling.start_soon(publication.tell_why_it_waits, client, sink, host)
+            telling.start_soon(publication.tell_why_it_waits, uri, sink, host)
             await publication.run(sink, file)
             telling.cancel_scope.cancel()
 
@@ -126,6 +127,17 @@ async def _trouble(client: "Client", host: Name, stream: str) -> str:
         with suppress(StreamError):
             return (await ask(client, GetStream(vhost=host, stream=as_sent(stream)))).trouble
     return ""
+
+
+async def _trouble_elsewhere(uri: str, host: Name, stream: str) -> str:
+    """The same over another connection: that of a publisher that has to wait is not read."""
+    from clients import StreamError, connect  # noqa: PLC0415 - as above
+
+    with suppress(StreamError, OSError), anyio.move_on_after(_ANSWER_SECONDS):
+        async with connect(uri, name="streamd command line") as client:
+            if why := await _trouble(client, host, stream):
+                return why
+    return "the server has not confirmed what was sent"
 
 
 class BadLine(Exception):
@@ -155,7 +167,7 @@ class _Publication:
     refused: int = 0
     begun: bool = False
 
-    async def tell_why_it_waits(self, client: "Client", sink: "Producer", host: Name) -> None:
+    async def tell_why_it_waits(self, uri: str, sink: "Producer", host: Name) -> None:
         """Say why nothing is confirmed, when that takes more than a moment."""
         confirmed, told = -1, ""
         while True:
@@ -164,9 +176,9 @@ class _Publication:
             confirmed = sink.num_confirmed
             if not is_stuck:
                 continue
-            why = await _trouble(client, host, self.stream)
+            why = await _trouble_elsewhere(uri, host, self.stream)
             if why != told:
-                note(f"waiting: {why or 'the server has not confirmed what was sent'}")
+                note(f"waiting: {why}")
                 told = why
 
     async def run(self, sink: "Producer", file: BinaryIO) -> None:

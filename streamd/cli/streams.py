@@ -24,7 +24,7 @@ from streamd.cli.common import (
 )
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
-from streamd.operations.arguments import ARGUMENTS, Argument
+from streamd.operations.arguments import ARGUMENTS, MAX_AGE, MAX_LENGTH, Argument
 from streamd.operations.names import as_sent
 from streamd.operations.stream_views import ListStreams, StreamSummary
 from streamd.operations.streams import CreateStream
@@ -38,6 +38,7 @@ _MILLION = 1_000_000
 _LIFE = "life"  # an id, which says nothing to people; it is in the JSON
 _KEY_FIGURES = ("key_segments_", "key_index_")
 _SEALED = "key_segments_sealed"
+_LIMITS = {MAX_LENGTH, MAX_AGE}
 _VALUES_OF = "values."  # of a further filter property
 
 
@@ -188,11 +189,30 @@ def set_arguments(name: str, uri: str, **options: Any) -> None:  # noqa: ANN401 
         raise Misused("no option says what to change, see --help")
     changes = {key: "" if value == _DEFAULT else value for key, value in given.items()}
 
-    async def work(client: "Client") -> None:
+    async def work(client: "Client") -> str:
         await client.set_arguments(name, changes)
+        return await _what_stays(client, name, changes)
 
-    run_client(uri, work)
-    note(f"changed {shown(name)}")
+    stays = run_client(uri, work)
+    note(f"changed {shown(name)}{stays}")
+
+
+async def _what_stays(client: "Client", name: str, changes: dict[str, str]) -> str:
+    """What to add where new limits remove nothing, as only full segments are ever removed."""
+    from clients import StreamError  # noqa: PLC0415 - not needed for --help
+
+    if not _LIMITS & changes.keys():
+        return ""
+    with suppress(StreamError):
+        (found,) = await client.describe(name)
+        figures = found.figures
+        if figures.get("segments") == 1 and figures["messages"]:
+            return (
+                f"; its one segment, {size(figures['bytes'])}, stays until it is full, as limits "
+                "remove whole segments: a smaller --segment-size has it sealed with the next "
+                "message, and streamd stream truncate removes messages at once"
+            )
+    return ""
 
 
 @stream.command(name="list")
@@ -361,30 +381,42 @@ def truncate(name: str, uri: str, before: str) -> None:
             f"--before is {before!r}, expected an offset, or a time as in 2026-11-20T10:00:00Z"
         )
 
-    async def work(client: "Client") -> int:
+    async def work(client: "Client") -> tuple[int | None, int]:
         if time is not None:
-            return await client.truncate(name, before_time_ms=whole_ms(time))
-        if offset is not None:
-            await _check_is_there(client, name, offset)
-        return await client.truncate(name, before=offset)
+            return None, await client.truncate(name, before_time_ms=whole_ms(time))
+        began = None if offset is None else await _begins(client, name, offset)
+        return began, await client.truncate(name, before=offset)
 
-    first = run_client(uri, work)
+    began, first = run_client(uri, work)
     note(f"{shown(name)} begins at offset {first:,}")
+    if offset is not None and first == began and first < offset:
+        note(
+            f"nothing was removed: offset {offset:,} is in the first chunk, or there is no room to "
+            "copy what stays of its segment; a later offset needs less room"
+        )
 
 
-async def _check_is_there(client: "Client", name: str, offset: int) -> None:
-    """Raise where an offset is behind the end: a slip, or a time in ms, would remove everything."""
+async def _begins(client: "Client", name: str, offset: int) -> int | None:
+    """Where the stream begins, None without the right to know.
+
+    Raises:
+        Failed: an offset behind the end, a slip or a time in ms, would remove everything.
+    """
     from clients import AccessRefused  # noqa: PLC0415 - not needed for --help
 
     try:
-        end = (await client.stats(name))["committed_offset"] + 1
+        figures = await client.stats(name)
     except AccessRefused:  # the right to configure is enough to truncate
-        return
+        return None
+    end = figures["committed_offset"] + 1
+    if not end:  # there is nothing to lose
+        return None
     if offset > end:
         raise Failed(
             f"--before is {offset}, and {name} ends before offset {end}; that offset removes all "
             "messages, and a time is given as in 2026-11-20T10:00:00Z"
         )
+    return figures["first_chunk_id"]
 
 
 @stream.command()

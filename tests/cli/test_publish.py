@@ -1,5 +1,6 @@
 """`streamd publish`: lines as they come, what became of each, and how it ends."""
 
+import errno
 import io
 import os
 import signal
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from segments import Log
+from segments.errors import StorageError
 from streamd.cli import publish
 from tests.support.command_line import CommandLine
 
@@ -214,3 +217,23 @@ def test_a_file_that_cannot_be_read(streamd: CommandLine, tmp_path: Any) -> None
     assert ended.code == 1
     assert "Is a directory" in ended.notes
     assert streamd("publish", "s", stdin=None).notes.startswith("Error: cannot read <stdin>: ")
+
+
+def test_a_publisher_that_waits_is_told_why(
+    streamd: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So much is on its way that the server reads nothing more from its connection."""
+    monkeypatch.setattr(publish, "_PATIENCE_SECONDS", 0.05)
+    append, is_full = Log.append, [True]
+
+    def refuse_once(log: Log, *arguments: Any) -> Any:
+        if is_full.pop() if is_full else False:
+            raise StorageError("write", "f", OSError(errno.ENOSPC, "full"))
+        return append(log, *arguments)
+
+    monkeypatch.setattr(Log, "append", refuse_once)
+    ended = streamd("publish", "s", stdin=b'{"body": "%s"}\n' % (b"x" * 40_000) * 400)
+    assert ended.code == 0
+    waiting, done = ended.notes.splitlines()
+    assert waiting == "waiting: the disk is full"
+    assert done == "published 400 messages to s"
