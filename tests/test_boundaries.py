@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,14 +90,22 @@ class Import(NamedTuple):
     lazy: bool
 
 
-def imports(folder: str) -> Iterator[Import]:
-    for file in sorted((ROOT / folder).rglob("*.py")):
-        tree = ast.parse(file.read_text())
-        top_level = set(ast.walk(ast.Module(_run_at_import(tree.body), [])))
-        for node in ast.walk(tree):
-            for module in _modules(node):
-                where = str(file.relative_to(ROOT))
-                yield Import(where, getattr(node, "lineno", 0), module, node not in top_level)
+@cache
+def imports(folder: str) -> tuple[Import, ...]:
+    files = sorted((ROOT / folder).rglob("*.py"))
+    return tuple(item for file in files for item in imports_of(file))
+
+
+@cache
+def imports_of(file: Path) -> tuple[Import, ...]:
+    tree = ast.parse(file.read_text())
+    top_level = set(ast.walk(ast.Module(_run_at_import(tree.body), [])))
+    where = str(file.relative_to(ROOT))
+    return tuple(
+        Import(where, getattr(node, "lineno", 0), module, node not in top_level)
+        for node in ast.walk(tree)
+        for module in _modules(node)
+    )
 
 
 def _run_at_import(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -136,6 +144,7 @@ def layer_of(file: str) -> int:
     return places[max(named, key=len)]
 
 
+@cache
 def file_of(module: str) -> str | None:
     """The file that an imported name comes from; None when it is not of the product."""
     parts = module.split(".")
@@ -149,13 +158,11 @@ def file_of(module: str) -> str | None:
     raise AssertionError(f"{module} is nowhere")
 
 
-def edges() -> Iterator[tuple[str, str, int]]:
+@cache
+def edges() -> tuple[tuple[str, str, int], ...]:
     """Who imports whom, and in which line; imports for types and lazy ones count as well."""
-    for folder in PRODUCT:
-        for item in imports(folder):
-            target = file_of(item.module)
-            if target is not None and target != item.file:
-                yield item.file, target, item.line
+    found = [(i.file, file_of(i.module), i.line) for folder in PRODUCT for i in imports(folder)]
+    return tuple((file, to, line) for file, to, line in found if to is not None and to != file)
 
 
 def test_imports_run_downwards() -> None:

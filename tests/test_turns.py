@@ -386,17 +386,19 @@ STORED = {
 
 @pytest.mark.parametrize("what", STORED)
 async def test_what_is_in_a_stored_message(
-    server: Harness, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Stream clients may store anything; it is delivered to AMQP clients."""
-    publisher = await server.peer()
-    await publisher.declare("s")
-    await publisher.store([STORED[what]] * (5 if len(STORED[what]) < 100_000 else 1))
-    with watchdog(monkeypatch) as dog:
-        peer = await open_peer(server)
-        await peer.consume("s", x_stream_offset="first")
-        await peer.deliveries(1)
-        await wait_all_tasks_blocked()
+    async with harness(tmp_path) as server:
+        publisher = await server.peer()
+        await publisher.create("s")
+        await publisher.declare("s")
+        await publisher.store([STORED[what]] * (5 if len(STORED[what]) < 100_000 else 1))
+        with watchdog(monkeypatch) as dog:
+            peer = await open_peer(server)
+            await peer.consume("s", x_stream_offset="first")
+            await peer.deliveries(1)
+            await wait_all_tasks_blocked()
     judge({what: (dog.longest, dog.where)})
 
 
