@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE = 0.1  # seconds
 _LONGEST_PAUSE = 30.0
+_LATELY = 3_600.0  # seconds
 _RUNS_WELL = 60.0  # seconds after which the pauses begin again
 
 
@@ -33,12 +34,19 @@ class Supervisor:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.faults: Counter[str] = Counter()
+        self._failed_at: dict[str, float] = {}
         self._nursery = nursery
 
     @property
     def num_faults(self) -> int:
         """How often any task has failed."""
         return self.faults.total()
+
+    def faults_lately(self) -> dict[str, int]:
+        """Those of `faults` whose last one is less than an hour old."""
+        now = trio.current_time()
+        kinds = [kind for kind, at in self._failed_at.items() if now - at < _LATELY]
+        return {kind: self.faults[kind] for kind in kinds}
 
     def start(
         self,
@@ -81,6 +89,7 @@ class Supervisor:
     def failed(self, kind: str, subject: str, error: BaseException) -> None:
         """Log and count a failure that its task has survived."""
         self.faults[kind] += 1
+        self._failed_at[kind] = trio.current_time()
         where = f"{kind} ({subject})" if subject else kind
         logger.error("%s failed, the rest goes on", where, exc_info=error)
 

@@ -6,7 +6,7 @@ from segments.words import duration, percent, plural, size
 from streamd.operations import server as s
 from streamd.operations.tier_reports import TierState, TierStatus
 
-_LITTLE_FREE = 0.1  # of the disk
+_LITTLE_FREE, _ENOUGH_FREE = 0.1, 20_000_000_000  # of the disk; bytes, however large it is
 _MANY_FILES = 0.9  # of those that may be open
 _AHEAD_MS = 3_600_000  # so far ahead of the clock no message can be
 
@@ -26,7 +26,7 @@ def of_server(facts: s.ServerFacts, tier: TierStatus, newest_ms: int, now_ms: in
             f"publishers wait: only {size(free)} of the disk are free, and "
             f"{size(facts.disk_floor)} are to stay free (min_disk_free_bytes); free some space"
         )
-    elif free < _LITTLE_FREE * total:
+    elif free < min(_LITTLE_FREE * total, _ENOUGH_FREE):
         yield (
             f"only {percent(free / total)} of the disk is free: {size(free)} of {size(total)}; "
             "streams take no messages when it is full"
@@ -44,7 +44,7 @@ def of_server(facts: s.ServerFacts, tier: TierStatus, newest_ms: int, now_ms: in
     if newest_ms > now_ms + _AHEAD_MS:
         ahead = duration((newest_ms - now_ms) / 1_000)
         yield f"the newest message is {ahead} ahead of the clock: is the clock right?"
-    if any(facts.faults.values()):
+    if facts.faults:
         yield _faults(facts.faults)
 
 

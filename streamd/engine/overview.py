@@ -111,7 +111,7 @@ class Overview:
             disk_free=disk.free,
             disk_total=disk.total,
             disk_floor=self._broker.floor.least,
-            faults=dict(self._broker.supervisor.faults),
+            faults=self._broker.supervisor.faults_lately(),
             listeners=list(self._parts.listeners.items()),
             doors=list(self._parts.doors.values()),
             tier=tier.state,

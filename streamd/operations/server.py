@@ -110,7 +110,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
         files, max_files: open now; None where the system does not say.
         disk_free, disk_total: of the data folder, in bytes.
         disk_floor: bytes that are to stay free; publishers wait while there are fewer.
-        faults: of background tasks since the start, by what they do.
+        faults: of background tasks that have failed within the last hour, by what they do: how
+            often since the start.
         listeners: protocol and address of every open port.
         doors: processes beside this one.
         tier: of the object store: "off", or how it does; see TierState.

@@ -82,7 +82,10 @@ async def test_a_task_that_fails_runs_again_after_growing_pauses(nursery: trio.N
     pauses = [later - earlier for earlier, later in pairwise(began_at)]
     assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert max(pauses) == pytest.approx(30)
+    assert supervisor.faults == supervisor.faults_lately() == {"failing": len(began_at)}
+    await trio.sleep(3_600)
     assert supervisor.faults == {"failing": len(began_at)}
+    assert supervisor.faults_lately() == {}
 
 
 # These have tests of their own.

@@ -57,7 +57,8 @@ async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.Monkey
     for name in ("fine", "<bad>"):
         await server.host.create(name, [])
     server.host.find("<bad>").life._cannot_open("/place: no such <folder>")
-    server.server.broker.supervisor.faults["emptying <b>"] = 3
+    for _ in range(3):
+        server.server.broker.supervisor.failed("emptying <b>", "", OSError())
     text = await browser.text("/")
     assert text.startswith("Overview Trouble 3 things to look at")
     assert "Only 9.9 % of the disk is free: 99 B of 1.0 kB; streams take no messages" in text

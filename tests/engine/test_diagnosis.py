@@ -18,7 +18,7 @@ WELL = s.ServerFacts(
     disk_free=50,
     disk_total=100,
     disk_floor=0,
-    faults={"expiring": 0},
+    faults={},
     listeners=[],
     doors=[s.DoorFacts("HTTP", True, 1, NOW)],
     tier=TierState.OFF,
@@ -35,6 +35,7 @@ def test_nothing_is_said_while_all_is_well() -> None:
     assert _of(WELL) == []
     assert _of(WELL, TierStatus(state=TierState.OK)) == []
     assert _of(replace(WELL, files=None)) == []
+    assert _of(replace(WELL, disk_free=20_000_000_000, disk_total=10**13)) == []
     assert list(diagnosis.of_streams([])) == list(diagnosis.of_consumers([])) == []
 
 
