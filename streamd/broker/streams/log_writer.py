@@ -87,6 +87,7 @@ class LogWriter:
     Attributes:
         failure: why it accepts nothing more; None while it does.
         shortage: what it waits for; empty while it does not.
+        write_by: what is queued waits for more messages no longer than until then, by trio's clock.
         has_rolled: a new segment has begun since `take_rolled`.
     """
 
@@ -117,6 +118,7 @@ class LogWriter:
         self._measures, self._measured_ms, self._unmeasured = True, 0, 0
         self._pauses: list[tuple[int, int]] = []
         self._is_paused = False
+        self.write_by = 0.0
         self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = self._queued_records = 0
         self.num_asked = self._num_written = self._num_settled = 0
@@ -144,6 +146,8 @@ class LogWriter:
         self.num_asked += 1
         if self._measures and not self._queue:
             self._queued_at = time.monotonic()
+        if self._log.policy.chunk_wait_ms and not self._queue:
+            self.write_by = trio.current_time() + self._log.policy.chunk_wait_ms / 1_000
         max_records = limit.filtered if has_filter_values(entries) else limit.unfiltered
         for part in split(entries, max_records, self._log.policy.chunk_max_bytes):
             self._queue.append(PendingEntries(publisher, part))
@@ -180,6 +184,7 @@ class LogWriter:
             policy.chunk_wait_ms > 0
             and self._queued_records < self._limit.filtered
             and self._queued_bytes < policy.chunk_max_bytes
+            and trio.current_time() < self.write_by
         )
 
     @property

@@ -167,8 +167,9 @@ class OpenLog:
             await self._expire_beside()
         while True:
             await self.work.wait()
-            if writer.awaits_more:
-                await self._await_more()
+            while writer.awaits_more:
+                with trio.move_on_at(writer.write_by):
+                    await self.work.wait()
             with self._services.rounds.open():
                 self._write()
             if writer.awaits_mark:
@@ -184,12 +185,6 @@ class OpenLog:
                 if self.log.flushing.obstacle:
                     await self.maintenance.flush()
                 self.work.set()
-
-    async def _await_more(self) -> None:
-        """Wait until a chunk is full, and no longer than its first message may wait."""
-        with trio.move_on_after(self.log.policy.chunk_wait_ms / 1_000):
-            while self.writer.awaits_more:
-                await self.work.wait()
 
     async def _expire_beside(self) -> None:
         """Drop old segments in a task of its own: what is published meanwhile does not wait."""

@@ -184,6 +184,25 @@ async def test_messages_wait_for_more_where_that_is_declared(nursery: trio.Nurse
     assert [chunk.header.num_records for chunk in chunks] == [2, 5, 1, 1]
 
 
+@pytest.mark.usefixtures("at_once")
+async def test_a_message_waits_for_more_once_whatever_comes_between(nursery: trio.Nursery) -> None:
+    """It counts from when it came: neither the log's first mark nor a flush begins anew."""
+    bench = Bench(nursery, commits_on_flush=True)
+    await wait_all_tasks_blocked()
+    bench.log.awaits_mark = True
+    bench.stream.set_policy(replace(bench.log.policy, chunk_wait_ms=20))
+    gate = trio.Event()
+    bench.block_flushes(gate)
+    bench.publish(1)
+    await trio.sleep(0.021)
+    assert bench.log.next_offset == 1, "written, and being flushed"
+    bench.publish(2)
+    await trio.sleep(0.021)
+    gate.set()
+    await wait_all_tasks_blocked()
+    assert await bench.answers() == [c.PublishConfirm(1, (1,)), c.PublishConfirm(1, (2,))]
+
+
 async def test_while_the_disk_is_full_publishers_wait(nursery: trio.Nursery) -> None:
     bench = Bench(nursery)
     bench.fill_disk()
