@@ -18,6 +18,7 @@ from segments import (
     StorageError,
     at_offset,
     at_time,
+    tracking,
 )
 from segments.codec import INDEX_RECORD_SIZE
 from segments.disk import OsDisk
@@ -364,6 +365,17 @@ class TestTracking:
             tracking.store_offset(b"always", n)
         assert tracking.offset(b"c0") is None
         assert tracking.offset(b"always") == MAX_OFFSETS + 9
+
+    def test_so_are_those_that_came_before_the_flush_that_readers_wait_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tracking, "MAX_SEQUENCES", 2)
+        log = Log.open("s", disk=FaultyDisk(), commits_on_flush=True)
+        for n in range(1, 4):
+            append(log, [b""], sequences={b"p%d" % n: n})
+            log.flush()
+        latest = [log.journal.tracking.latest_sequence(b"p%d" % n) for n in range(1, 4)]
+        assert latest == [None, 2, 3]
 
     def test_the_snapshot_at_a_roll_knows_nothing_of_the_chunk_to_come(
         self, tmp_path: Path

@@ -261,8 +261,11 @@ class LogMaintenance:
         """
         first = 0
         with trio.CancelScope(shield=True):
-            async with self._truncating:
-                first = await self._truncate(spec, check)
+            try:
+                async with self._truncating:
+                    first = await self._truncate(spec, check)
+            finally:  # its copy held a segment
+                await self._expire_again()
         return first
 
     async def _truncate(self, spec: OffsetSpec, check: Callable[[], None]) -> int:

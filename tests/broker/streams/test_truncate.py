@@ -283,6 +283,32 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
     assert built == [True]
 
 
+async def test_what_outlived_its_limits_while_a_rest_was_copied_goes_then(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy keeps the files of its segment, and of those after it, whatever becomes of it."""
+    sizes = {"stream_max_segment_size_bytes": "300", "max_length_bytes": "300"}
+    await fill(peer, 4, **sizes)
+    stream, in_thread = server.host.find("s"), threads.in_thread
+
+    async def at_last(work: Any, *arguments: object) -> Any:
+        if work.__name__ == Rest.copy.__name__:
+            monkeypatch.setattr(threads, "in_thread", in_thread)
+            for number in range(20):
+                await peer.store([b"more"], 100 + number)
+            await stream.life.held.expire()
+            assert stream.log.segments.outlived, "they are kept meanwhile"
+        return await in_thread(work, *arguments)
+
+    def too_late() -> None:
+        raise Refused(Reason.ACCESS_REFUSED, "taken away meanwhile")
+
+    monkeypatch.setattr(threads, "in_thread", at_last)
+    with pytest.raises(Refused, match="meanwhile"):
+        await stream.truncate(at_offset(stream.log.segments.first_offset + 1), too_late)
+    assert not stream.log.segments.outlived
+
+
 async def test_the_stream_is_deleted_before_it_begins(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

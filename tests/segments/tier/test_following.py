@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 
 from segments import Log
+from segments.gaps import OFFSET_GAP
 from segments.store.cache import TierCache
 from segments.store.local_copy import write_copy
 from segments.store.manifest import (
@@ -45,6 +46,8 @@ def facts(log: Log) -> object:
             log.committed_offset,
         ),
         (len(log.segments.local), log.segments.unstored),
+        [log.segments.gaps.before(s.base_offset) for s in log.segments.shown[1:]],
+        log.segments.gaps.num_between(log.segments.first_offset, log.committed_offset),
     )
 
 
@@ -57,7 +60,7 @@ def _later(draw: st.DrawFn, before: Manifest) -> Manifest:
         first = segments[0]  # the log was truncated within it
         segments[0] = segment(first.base_offset + 1, first.next_offset, number)
     for new in range(draw(st.integers(0, 4))):
-        base = end + draw(st.sampled_from([0, 0, 3]))
+        base = end + draw(st.sampled_from([0, 0, 3, OFFSET_GAP, OFFSET_GAP + 3]))
         end = base + draw(st.integers(1, 5))
         segments.append(segment(base, end, number + new + 1))
     later = replace(before, revision=before.revision + 1, next_offset=end, segments=tuple(segments))
