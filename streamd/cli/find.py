@@ -189,7 +189,7 @@ async def _print(found: "Finding") -> int:
 def _outcome(found: "Finding", printed: int) -> str:
     what = f"found {plural(printed, 'message')}"
     if found.cut is None:
-        return f"{what}: the search is complete"
+        return f"{what}: the search is complete" if printed else "no messages match"
     why = {"limit": "the limit", "budget": "the time limit"}[found.cut]
     return f"{what}: cut by {why}; there may be more, go on with --after {found.after}"
 

@@ -86,7 +86,7 @@ async def _find_by_command(uri: str, seeker: Seeker, name: str, words: Words) ->
         if seeker.all.is_killed:
             raise trio.BrokenResourceError(done.stderr.decode())
         raise Refusal(done.stderr.decode())
-    if b"the search is complete" not in done.stderr:
+    if b"cut by" in done.stderr:
         raise Refusal(f"cut: {done.stderr.decode()}")
     rows = map(json.loads, done.stdout.splitlines())
     return [Found(row["offset"], row["body"].encode()) for row in rows]

@@ -83,4 +83,4 @@ def test_what_is_right_is_answered_without_one(filled: CommandLine, typed: tuple
 
 def test_an_empty_stream_has_no_names(streamd: CommandLine) -> None:
     assert streamd("stream", "create", "s").code == 0
-    assert streamd(*FIND, "--sql", "a = b").notes == "found 0 messages: the search is complete\n"
+    assert streamd(*FIND, "--sql", "a = b").notes == "no messages match\n"

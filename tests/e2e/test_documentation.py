@@ -144,7 +144,8 @@ class Reader:
         if variable := re.fullmatch(r"export (\w+)=(\S+)", command):
             self._environment[variable[1]] = self._here(variable[2])
             return []
-        if example := re.match(r"python examples/\w+\.py", command):
+        example = re.match(r"python examples/\w+\.py(?! rabbitmq-stream:)", command)
+        if example:
             command = f"{example[0]} {self._argument_of(command)}{command[example.end() :]}"
         result = subprocess.run(
             self._here(command),
