@@ -448,8 +448,8 @@ async def open_server(
         async with _open_broker(config, writer, now_ms, identity, follower, search_place) as broker:
             if was_killed:
                 logger.warning(
-                    "the server was not stopped in order the last time: it was killed, or the "
-                    "power failed; it looks at all streams now, and says what it finds"
+                    "the server was not shut down cleanly: it was killed, or the power failed; "
+                    "checking all streams"
                 )
             await broker.open(contents, says_what_it_finds=was_killed)
             if follower is not None:

@@ -8,7 +8,7 @@ import trio
 
 from tests.support.server import harness
 
-SAID = "the server was not stopped in order the last time"
+SAID = "the server was not shut down cleanly"
 
 
 async def _run(folder: Path) -> None:

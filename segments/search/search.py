@@ -168,7 +168,7 @@ class Search:
         if token.request != self._request.fingerprint():
             raise BadToken("after is a token of another search: all but limit has to be the same")
         if token.end > self._log.committed_offset or not self._has_chunk(token):
-            raise BadToken("after is a token of another stream of that name: begin anew")
+            raise BadToken("after is a token of another stream of that name: start again")
         self._chunk = token.chunk, token.chunk_check
         self._test.forget(token.done)
         self.progress.go_on(token.position, token.end)

@@ -63,6 +63,6 @@ def read_token(text: str) -> Token:
         raise BadToken("after is no token that a search has given")
     version, *fields = _FORM.unpack_from(raw, _CRC.size)
     if version != _VERSION:
-        raise BadToken("after is a token of another version of this program: begin anew")
+        raise BadToken("after is a token of another version of this program: start again")
     done = int.from_bytes(raw[_CRC.size + _FORM.size :], "big")
     return Token._make((*fields, done))

@@ -15,6 +15,7 @@ import trio
 from segments import Log, StorageError
 from segments.search.handing import Failed, Job, Notes
 from segments.search.page import Limits, Page
+from segments.words import plural
 from streamd.broker.catalog.writer import Check
 from streamd.broker.search_places import Place
 from streamd.broker.search_session import FETCH_SECONDS, Session
@@ -130,9 +131,9 @@ class Searches:
             page = await self._page(job, stream, log)
             check()
         if page.looked_at.chunks_damaged:
-            lost, chunks = page.looked_at.messages_lost, page.looked_at.chunks_damaged
-            text = "stream %s: a search has left out %d messages of %d damaged chunks"
-            logger.error(text, name, lost, chunks)
+            lost = plural(page.looked_at.messages_lost, "message")
+            chunks = plural(page.looked_at.chunks_damaged, "damaged chunk")
+            logger.error("stream %s: a search has left out %s in %s", name, lost, chunks)
         return page
 
     async def _page(self, job: Job, stream: Stream, log: Log) -> Page:

@@ -35,7 +35,7 @@ _COMMANDS = {
     "status": _Place(
         "streamd.cli.status",
         "status",
-        "Show how the server does, and exit with 1 if something is wrong.",
+        "Show how the server is doing, and exit with 1 if something is wrong.",
     ),
     "stream": _Place(
         "streamd.cli.streams", "stream", "Create, change, list, inspect and delete streams."

@@ -13,8 +13,8 @@ from streamd.cli.terminal import Failed, note, show_table, write_json
 from streamd.operations.connections import CloseConnections, ConnectionDetails, ListConnections
 from streamd.operations.names import as_sent
 
-_user_option = click.option("--user", metavar="NAME", help="Of this user alone.")
-_vhost_option = click.option("--vhost", metavar="NAME", help="To this virtual host alone.")
+_user_option = click.option("--user", metavar="NAME", help="Only those of this user.")
+_vhost_option = click.option("--vhost", metavar="NAME", help="Only those to this virtual host.")
 
 
 @click.group(cls=Commands)
@@ -34,7 +34,7 @@ def connection() -> None:
 @json_option
 @uri_option
 def list_connections(uri: str, user: str | None, vhost: str | None, *, as_json: bool) -> None:
-    """List open connections: one's own, or all with the tag monitoring.
+    """List open connections: your own, or all with the tag monitoring.
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def _row(one: ConnectionDetails) -> Iterator[str]:
     "--reason",
     default="closed by an administrator",
     show_default=True,
-    help="What the client is told.",
+    help="The reason that the client is given.",
 )
 @uri_option
 def close(uri: str, name: str | None, user: str | None, vhost: str | None, reason: str) -> None:
@@ -114,7 +114,7 @@ def consumer() -> None:
 
 
 @consumer.command(name="list")
-@click.option("--stream", metavar="NAME", help="Of this stream alone.")
+@click.option("--stream", metavar="NAME", help="Only those of this stream.")
 @_vhost_option
 @json_option
 @uri_option

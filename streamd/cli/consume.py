@@ -85,7 +85,9 @@ _NAMED = ("first", "last", "next")
 @click.option("--explain", is_flag=True, help="Say on stderr which chunks are wanted, and why.")
 @click.option("--limit", type=WholeNumber(1), metavar="N", help="Stop after N messages.")
 @click.option(
-    "--until-end", is_flag=True, help="Stop at the end that the stream has now; else wait for more."
+    "--until-end",
+    is_flag=True,
+    help="Stop at the present end of the stream instead of waiting for more.",
 )
 @retry_option
 @uri_option

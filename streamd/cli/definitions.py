@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clients import Client
 
 
-_vhost_option = click.option("--vhost", metavar="NAME", help="This virtual host alone.")
+_vhost_option = click.option("--vhost", metavar="NAME", help="Only this virtual host.")
 
 
 @click.group(cls=Commands)
@@ -58,7 +58,7 @@ def export(uri: str, vhost: str | None) -> None:
 @_vhost_option
 @uri_option
 def import_(file: BinaryIO, uri: str, vhost: str | None) -> None:
-    """Create what is in FILE, or on stdin, and missing here.
+    """Create whatever FILE, or stdin, has and this server lacks.
 
     What the server does not have, such as classic queues, is left out and named.
 

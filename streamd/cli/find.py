@@ -72,7 +72,7 @@ _SECONDS = 60
     cls=Dependent,
     needs=("keys",),
     is_flag=True,
-    help="Of each key only the newest message.",
+    help="Only the newest message of each key.",
 )
 @click.option(
     "--offset",
@@ -86,7 +86,7 @@ _SECONDS = 60
     default=100,
     show_default=True,
     metavar="N",
-    help="Messages at most, up to 1,000,000.",
+    help="At most so many messages, up to 1,000,000.",
 )
 @click.option("--after", default="", metavar="TOKEN", help="Go on where the search was cut.")
 @click.option(
@@ -95,7 +95,7 @@ _SECONDS = 60
     default=_SECONDS,
     show_default=True,
     metavar="S",
-    help="Cut the search when it has taken so many seconds.",
+    help="Stop the search after so many seconds.",
 )
 @click.option("--explain", is_flag=True, help="Say on stderr what was looked at.")
 @retry_option

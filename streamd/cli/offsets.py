@@ -72,9 +72,9 @@ def _seconds(seconds: float | None) -> str:
 
 
 _force_option = click.option(
-    "--force", is_flag=True, help="Also while the consumer is connected, which goes on where it is."
+    "--force", is_flag=True, help="Even while the consumer is connected; it carries on where it is."
 )
-_yes_option = click.option("--yes", is_flag=True, help="Do not ask, on a terminal, before.")
+_yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @offset.command(name="set")
@@ -87,8 +87,10 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask, on a termina
     metavar="TIME",
     help="Instead: begin with what was written since then, as in 2026-11-20T10:00:00Z.",
 )
-@click.option("--by", type=int, metavar="N", help="Instead: N messages further; -N for back.")
-@click.option("--like", metavar="OTHER", help="Instead: where the consumer OTHER stands.")
+@click.option(
+    "--by", type=int, metavar="N", help="Instead: move it N messages forward, or back with -N."
+)
+@click.option("--like", metavar="OTHER", help="Instead: the offset of the consumer OTHER.")
 @_force_option
 @_yes_option
 @uri_option
@@ -164,7 +166,7 @@ def delete(stream: str, consumer: str, uri: str, *, force: bool, yes: bool) -> N
 @_force_option
 @uri_option
 def undo(stream: str, consumer: str, uri: str, *, force: bool) -> None:
-    """Take back the last change to the offset of CONSUMER in STREAM.
+    """Undo the last change to the offset of CONSUMER in STREAM.
 
     It is known for an hour, or until the server is started again; the log has it as well.
 

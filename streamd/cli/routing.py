@@ -79,8 +79,8 @@ def binding() -> None:
 
 
 @binding.command(name="list")
-@click.option("--exchange", metavar="NAME", help="From this exchange alone.")
-@click.option("--stream", metavar="NAME", help="To this stream alone.")
+@click.option("--exchange", metavar="NAME", help="Only those from this exchange.")
+@click.option("--stream", metavar="NAME", help="Only those to this stream.")
 @json_option
 @uri_option
 def list_bindings(uri: str, exchange: str | None, stream: str | None, *, as_json: bool) -> None:

@@ -109,7 +109,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--until-stdin-ends",
     is_flag=True,
-    help="Stop also when stdin ends: the server then ends with the program that has started it.",
+    help="Also stop when stdin ends, so that the server ends with the program that started it.",
 )
 @click.option(
     "--restore",
@@ -120,8 +120,8 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--single-process",
     is_flag=True,
-    help="Serve HTTP and metrics, and search, in the process of the streams, and not in others "
-    "beside it.",
+    help="Run HTTP, metrics and searches in the process of the streams instead of in processes "
+    "of their own.",
 )
 @_with_settings
 def serve(

@@ -29,12 +29,12 @@ _WIDTH = 10  # of the first column
     "every",
     type=click.FloatRange(0.2),
     metavar="SECONDS",
-    help="Show it again and again.",
+    help="Refresh every SECONDS.",
 )
 @json_option
 @uri_option
 def status(uri: str, every: float | None, *, as_json: bool) -> None:
-    """Show how the server does, and exit with 1 if something is wrong.
+    """Show how the server is doing, and exit with 1 if something is wrong.
 
     What is wrong comes first: streams that take no messages, a full disk, consumers that are
     minutes behind, an object store that does not answer, processes that have ended. Users with the

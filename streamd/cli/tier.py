@@ -56,7 +56,7 @@ def _run(uri: str, operation: str, **arguments: str) -> tuple[dict[str, str], Ro
 @json_option
 @uri_option
 def status(uri: str, *, as_json: bool) -> None:
-    """Show how the tier does, and what is in it of each stream.
+    """Show how the tier is doing, and what it has of each stream.
 
     \b
     Example:
@@ -150,7 +150,7 @@ def stream_text(one: StreamTier) -> str:
 @click.argument("stream")
 @uri_option
 def verify(stream: str, uri: str) -> None:
-    """Compare all objects of STREAM with what they should be.
+    """Check all objects of STREAM in the store.
 
     The server reads them from the store, which takes its time. Nothing is changed. The exit code is
     1 when something is wrong with one of them.
@@ -176,7 +176,7 @@ def verify(stream: str, uri: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @uri_option
 def gc(uri: str, *, dry_run: bool) -> None:
-    """Remove objects from the store that nothing names any more.
+    """Remove objects from the store that nothing refers to any more.
 
     They are left by uploads that were cut off, and by deletions. The server removes them by itself
     where it knows of them.
@@ -204,7 +204,7 @@ def gc(uri: str, *, dry_run: bool) -> None:
     default=UPLOAD_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Wait for so long at most.",
+    help="Wait at most this long.",
 )
 @json_option
 @uri_option

@@ -159,7 +159,7 @@ class Doorway:
                 logger.warning("%s: login refused", host or "?")
                 self._traffic.logins_refused += 1
         except Exception:
-            logger.exception("letting %s in has failed", enter.name[:40])
+            logger.exception("cannot accept a connection from %s", enter.name[:40])
             answer = Failed(enter.number, "", "")
         finally:
             self._entering.release()

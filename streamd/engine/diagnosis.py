@@ -33,7 +33,7 @@ def of_server(facts: s.ServerFacts, tier: TierStatus, newest_ms: int, now_ms: in
         )
     for door in facts.doors:
         if not door.is_up:
-            yield f"{door.name} is not served: its process has ended, and is begun anew"
+            yield f"{door.name} is not served: its process has ended and is being restarted"
     if tier.state not in (TierState.OK, TierState.OFF):
         yield f"the object store: {tier.sentence or tier.state}"
     if facts.files is not None and facts.files > _MANY_FILES * facts.max_files:

@@ -62,7 +62,7 @@ _WORDS = {
         {**NUMBER, "minimum": 1, "maximum": MAX_LIMIT, "default": 100}, "Messages at most."
     ),
     "after": text("The token `next` of the page before, for the same search."),
-    "latest": about({**FLAG, "default": False}, "Of each key only the newest message."),
+    "latest": about({**FLAG, "default": False}, "Only the newest message of each key."),
 }
 
 

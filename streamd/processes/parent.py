@@ -7,8 +7,8 @@ pair, the engine the other one. What ends how:
 
 | who | what follows |
 |---|---|
-| a door ends, however | it is begun anew, after a pause that grows while it keeps ending |
-| a door does not answer for 10 s | it is killed, and begun anew |
+| a door ends, however | it is restarted, after a pause that grows while it keeps ending |
+| a door does not answer for 10 s | it is killed and restarted |
 | the engine ends | doors are killed, the parent ends with the engine's code |
 | the parent is told to stop | the engine is; doors go on until it has ended |
 | the parent is killed | the kernel kills all children |
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 10.0  # a door that says nothing for this long is ended
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds, before a door that ends again is begun anew
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds, before a door that ends again is restarted
 _READ_BYTES = 4_096
 _RUNS_WELL = 60.0  # seconds after which the pauses begin again
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -65,8 +65,8 @@ class Child:
         unanswered: beats since it has said something. Time says less: the parent may stand still.
         asked: when it was sent the last of them, by `time.monotonic`.
         began: when it was started last.
-        pause: seconds before it is begun anew.
-        due: when it is begun anew, while it does not run.
+        pause: seconds before it is restarted.
+        due: when it is restarted, while it does not run.
     """
 
     name: str
@@ -292,7 +292,7 @@ class Parent:
             if child is self._engine:
                 code = found if found >= 0 else 128 - found
             elif not self._is_stopping:
-                self._plan(child, f"has ended {_how(found)}: it is begun anew")
+                self._plan(child, f"has ended {_how(found)}: restarting it")
         return code
 
     def _plan(self, door: Child, what: str) -> None:

@@ -20,7 +20,7 @@ _EXPLAINED = (
 )
 _MENDED = (
     # It says that it was killed, and that nothing is lost.
-    re.compile(r"WARNING the server was not stopped in order the last time"),
+    re.compile(r"WARNING the server was not shut down cleanly"),
     re.compile(r"WARNING looked at .* none with lost messages$"),
     # What a kill leaves behind: files that were being made, and those before a truncation.
     re.compile(r"WARNING stream \S+: removed .*: the file that it was to replace is the valid one"),

@@ -54,6 +54,7 @@ from segments.store.manifest import Manifest, StoredFile, encode_manifest
 from segments.store.object_names import CATALOG_FOLDER, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
+from segments.words import plural
 from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.declared.filter_contract import contract_of
@@ -129,7 +130,7 @@ def check_whole(data: str) -> None:
         raise RestoreError(
             f"the data folder {data} has streams and no catalog: put its file {CATALOG_FILE} back "
             f"from a backup, start on an empty folder with --restore where there is a tier, or "
-            f"move the folder {STREAMS} away to begin anew"
+            f"move the folder {STREAMS} away to start afresh"
         )
     if Path(data, RESTORING).exists():
         raise RestoreError(
@@ -202,8 +203,8 @@ async def restore(data: str, store: ObjectStore) -> Restored:
         raise RestoreError(f"cannot restore the data folder {data}: {error}") from error
     seconds = trio.current_time() - began_at
     logger.info(
-        "restored %s streams with %s bytes from %s in %.1f s",
-        *(f"{restored.streams:,}", f"{restored.num_bytes:,}", store, seconds),
+        "restored %s with %s bytes from %s in %.1f s",
+        *(plural(restored.streams, "stream"), f"{restored.num_bytes:,}", store, seconds),
     )
     return restored
 
