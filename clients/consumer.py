@@ -391,7 +391,7 @@ class Consumer:
             self._since = _Since(asked.value, start.value if is_known else None)
 
     def _learn_again(self, state: StreamState, *, is_other: bool) -> None:
-        """It may be another stream of the same name, with other filter properties, or shorter."""
+        """Learn a stream again: a new one of the same name, perhaps, or a shorter one."""
         if self._wanted.follows:
             self._wanted.learn(Declared.by(state.arguments))
         if self._end_offset != _NO_END and not self._reconnecting.is_read_only:
@@ -489,7 +489,7 @@ class Consumer:
     async def _answer(
         self, connection: ClientConnection, command: c.ConsumerUpdate
     ) -> OffsetSpecification:
-        """It is this consumer's turn, or another's; where to begin."""
+        """Take or give up the turn of a single active consumer; returns where to begin."""
         if not command.active or self._group is None:
             return _NOT_SAID
         place = self._place

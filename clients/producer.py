@@ -153,7 +153,7 @@ class Producer:
 
     @property
     def is_full(self) -> bool:
-        """So many messages are not confirmed that no more are taken."""
+        """Whether so many messages are unconfirmed that no more are taken."""
         return self.num_unconfirmed >= self._window and self._error is None
 
     async def room(self) -> None:
@@ -287,7 +287,7 @@ class Producer:
 
     @property
     def num_missing(self) -> int:
-        """Of these, and of those that were refused and nobody has been told of yet."""
+        """Messages that are unconfirmed, or were refused without anybody being told yet."""
         return self.num_unconfirmed + len(self._refused)
 
     async def wait_until_lost(self) -> NoReturn:

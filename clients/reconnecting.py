@@ -53,7 +53,7 @@ class ConnectionListener(Protocol):
         """The connection is gone and may come back."""
 
     def failed(self, error: Exception) -> None:
-        """It is over: the stream is gone, the connection for good, or the program has left."""
+        """The stream is gone, or the connection for good, or the program has left."""
 
 
 class Place:
@@ -93,14 +93,14 @@ class Place:
             self.listener.interrupted()
 
     def fail(self, error: StreamError) -> None:
-        """It is over."""
+        """End it with an error."""
         if self.error is None:
             self.is_open, self.error = False, error
             self.listener.failed(error)
 
 
 class Ids:
-    """Who has which id: the publishers of a client, or its consumers.
+    """Gives out ids to the publishers of a client, or to its consumers.
 
     Args:
         closing: the request that closes one.

@@ -98,7 +98,7 @@ class StorageError(SegmentsError):
 
 
 class CheckpointDueError(StorageError):
-    """So many offsets were given out that a flush with a checkpoint has to come first."""
+    """A flush with a checkpoint has to come first, so many offsets have been given out."""
 
     def __init__(self, path: str) -> None:
         reason = "more offsets are given out than a checkpoint may be behind"

@@ -185,7 +185,7 @@ class Shape(NamedTuple):
 
 
 def content_crc(raw: bytes) -> int:
-    """Of the content that a filter file says it is of; see Shape.
+    """The checksum of the content that a filter file says it is of; see Shape.
 
     Raises:
         FormatError: it is cut off.
@@ -268,7 +268,7 @@ def next_match(index: Index, matcher: ChunkMatcher, ordinal: int) -> int:
 
 
 def matching(index: Index, matcher: ChunkMatcher, chunks: range) -> list[int]:
-    """Those of some chunks that may match, in order.
+    """The numbers of the chunks in a range that may match, in order.
 
     It takes as long as those chunks have postings of what is asked for, whatever follows them.
     """
@@ -321,7 +321,7 @@ def fingerprint(key: bytes) -> int:
 
 
 def _within(ordinals: Numbers, chunks: range, start: int = 0, stop: int | None = None) -> Numbers:
-    """Those of ordinals, sorted between `start` and `stop`, that are among some chunks."""
+    """The ordinals, sorted between `start` and `stop`, that lie in a range of chunks."""
     stop = len(ordinals) if stop is None else stop
     start = bisect_left(ordinals, chunks.start, start, stop)
     return ordinals[start : bisect_left(ordinals, chunks.stop, start, stop)]

@@ -159,7 +159,7 @@ class Journal:
 
     @property
     def is_large(self) -> bool:
-        """So much has gathered that it should be rewritten."""
+        """Whether so much has gathered that it should be rewritten."""
         return self._file is not None and self._size > self._rewrite_at
 
     @property

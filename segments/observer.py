@@ -1,4 +1,4 @@
-"""Who learns what happens to a log while it is read."""
+"""Observers of what happens to a log while it is read."""
 
 from segments.codec import Damage
 from segments.segment import Segment

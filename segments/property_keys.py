@@ -70,7 +70,7 @@ def meaning_of(key: bytes) -> Meaning:
 
 
 def marks_among(keys: Iterable[bytes]) -> set[bytes]:
-    """Those of some keys that are marks, as there are keys of their properties, too."""
+    """The marks among some keys: those with keys of their properties beside them."""
     found = [key for key in keys if is_of_property(key)]
     heads = {
         PREFIX + key.removeprefix(PREFIX).partition(_END)[0] for key in found if not is_mark(key)

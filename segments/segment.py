@@ -332,7 +332,7 @@ class Segment:
             self._report(self, damage)
 
     def mark_as_stored(self) -> None:
-        """It is cold, and can be read after all: damaged is only what was when it was stored."""
+        """Mark a cold segment as readable after all: only what was damaged when stored still is."""
         assert self.stored is not None  # noqa: S101 - it is cold
         self.damage = {damage.position: damage for damage in self.stored.damage}
         next_base, self.next_offset = self.next_offset, self.stored.next_offset

@@ -131,7 +131,7 @@ class Rest:
         return bytes(content)
 
     def _records(self, source: File) -> Iterator[IndexRecord]:
-        """Of the chunks that are copied, with their places in the old segment."""
+        """Index records of the chunks that are copied, with their places in the old segment."""
         if self._from.cold is not None:  # its headers may be gone from the cache by now
             with self._from.index() as index:
                 for record in map(index.record, range(index.num_records)):

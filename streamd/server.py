@@ -546,7 +546,7 @@ def _tier_maker(
 
 
 def _cache_bytes(config: Config) -> int:
-    """Of what was read from the tier: a tenth of the disk at most."""
+    """The size of the cache for reads from the tier: at most a tenth of the disk."""
     try:
         most = shutil.disk_usage(config.data).total // _CACHE_SHARE
     except OSError:

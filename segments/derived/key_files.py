@@ -56,14 +56,14 @@ class KeyJob(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the file in which the table is to stand."""
+        """The path of the file for the table."""
         return file_path(
             self.folder, self.base_offset, KEYS_SUFFIX if self.is_sealed else GROWING_KEYS_SUFFIX
         )
 
     @property
     def tables_path(self) -> str:
-        """Of the file with the tables that become part of it."""
+        """The path of the file with the tables that become part of it."""
         return file_path(self.folder, self.base_offset, GROWING_KEYS_SUFFIX)
 
     def segment(self, disk: Disk) -> Segment:

@@ -90,7 +90,7 @@ class KeyFigures(NamedTuple):
 
     @classmethod
     def of(cls, log: Log) -> "KeyFigures | None":
-        """Those of an open log; None where it has no key properties."""
+        """The figures of an open log; None where it has no key properties."""
         properties = log.policy.key_properties
         if not properties:
             return None
@@ -151,7 +151,7 @@ def _is_possible(segment: Segment) -> bool:
 
 
 def _is_usable(known: KeyIndex, properties: tuple[str, ...]) -> bool:
-    """It is of these properties, and can be asked."""
+    """Whether it covers these properties and can be asked."""
     return known.properties == properties and not known.fault
 
 

@@ -62,7 +62,7 @@ class ChunkTest:
         return chunks_at_once(self.matchers)
 
     def choose(self, filters: Index, ordinals: Sequence[int]) -> Sequence[int]:
-        """Those of some chunks, by number and in order, that may match."""
+        """The chunks of a range that may match, by number and in order."""
         for matcher in self.matchers:
             if ordinals:
                 may = set(matching(filters, matcher, range(ordinals[0], ordinals[-1] + 1)))

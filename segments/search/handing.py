@@ -130,7 +130,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, segment: Segment) -> "Facts":
-        """Of a segment at this moment."""
+        """The facts of a segment at this moment."""
         return cls(
             segment.base_offset,
             segment.size,

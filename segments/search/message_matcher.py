@@ -115,7 +115,7 @@ class MessageTest:
 
     @property
     def cost(self) -> Cost:
-        """Of the test of each message."""
+        """The cost of testing a message."""
         own = self._matcher.cost if self._matcher is not None else Cost(0, 0)
         parts = _PARTS * (1 + len(self._tests) + len(self._properties))
         return Cost(own.parts + parts, own.scans + _SCANS)

@@ -13,7 +13,7 @@ MAX_LIMIT = 10_000
 
 
 class BadSearch(ValueError):
-    """It cannot be searched for this; one sentence says why, and what to do."""
+    """The request cannot be searched for; one sentence says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,18 +99,18 @@ class SearchedLog(Protocol):
 
     @property
     def segments(self) -> SearchedSegments:
-        """That it consists of."""
+        """The segments that it consists of."""
 
     @property
     def committed_offset(self) -> int:
         """The offset after the last record that readers may read."""
 
     def keeps(self, segment: Segment) -> bool:
-        """It has not been dropped."""
+        """Whether a segment has not been dropped."""
 
     @property
     def indexes(self) -> SearchedIndexes:
-        """Of its segments."""
+        """The indexes of its segments."""
 
 
 class Search:
@@ -532,7 +532,7 @@ class Search:
         return any(ordinal not in held or self._test.has_left(held[ordinal]) for ordinal in span)
 
     def _choose(self, segment: Segment, block: Sequence[int]) -> Sequence[int]:
-        """Those that may match by the filter index, as far as there is one."""
+        """The chunks that may match by the filter index, as far as there is one."""
         test, filters = self._chunk_test, segment.filters
         if not test.matchers or segment.damage:
             return block

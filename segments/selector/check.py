@@ -47,7 +47,7 @@ def check(node: n.Node, text: str, dialect: Dialect) -> None:
 
 
 def is_boolean(node: n.Node) -> bool:
-    """It is true, false or unknown, whatever the message."""
+    """Whether it is true, false or unknown for every message."""
     return isinstance(node, BOOLEAN_NODES) or _is_literal(node, bool)
 
 

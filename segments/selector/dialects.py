@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Dialect(StrEnum):
-    """Whose grammar and whose rules of comparison hold.
+    """The grammar and the rules of comparison of a selector.
 
     UNION takes what either of the others takes and says clearly what it does not; ROCKETMQ and
     AMQP (RabbitMQ's SQL filter expressions) are for selectors that were written for them.

@@ -174,7 +174,7 @@ def _read_map(
 
 
 def _key(raw: bytes, at: int, slots: dict[bytes, int]) -> tuple[int | None, int]:
-    """Whose value follows, and where; a key that is not wanted may be damaged."""
+    """The slot of the value that follows, and its place; an unwanted key may be damaged."""
     code, end = raw[at], skip_value(raw, at)
     if code not in _TEXT_CODES:
         return None, end

@@ -76,7 +76,7 @@ class MatcherSet(Generic[Key]):
         return found
 
     def _try(self, bodies: Sequence[bytes], keys: list[Key], budget: Budget) -> set[Key]:
-        """Those of `keys` whose selector selects one of the messages, or may."""
+        """The `keys` whose selector selects one of the messages, or may."""
         left = {key: self._members[key].condition for key in keys}
         found: set[Key] = set()
         read = self._reader.read

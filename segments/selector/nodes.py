@@ -59,7 +59,7 @@ class Node:
         return _TEST
 
     def walk(self) -> Iterator["Node"]:
-        """It, and all nodes within."""
+        """The node and all nodes within it."""
         yield self
         for child in self.children:
             yield from child.walk()

@@ -29,7 +29,7 @@ class Pattern(NamedTuple):
 
     @property
     def matches_empty(self) -> bool:
-        """It matches the empty string."""
+        """Whether it matches the empty string."""
         return not any(self.parts)
 
     @property

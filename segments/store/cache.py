@@ -380,7 +380,7 @@ class ColdFile:
         return self._cached.file().fileno()
 
     def close(self) -> None:
-        """It is not read any more; may be called again."""
+        """Stop reading from it; may be called again."""
         if self._is_open:
             self._is_open = False
             self._cached.close()

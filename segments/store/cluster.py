@@ -1,4 +1,4 @@
-"""Whose a store is: one small object, `v1/cluster`, that is replaced by compare-and-set.
+"""The owner of a store: one small object, `v1/cluster`, replaced by compare-and-set.
 
 A line of JSON, and the CRC-32 of it. Its revision grows with each change, as the etag of a store
 may come back with an earlier content. Its epoch only grows: one more with each start of a server,
@@ -45,13 +45,13 @@ class CatalogCopy(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of the object."""
+        """The key of the object."""
         return f"{CATALOG_FOLDER}/{self.revision}.{self.epoch}.{self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Whose a store is.
+    """The owner of a store.
 
     Attributes:
         revision: grows with each change, from 1.

@@ -63,7 +63,7 @@ class StoredSegment:
 
     @property
     def size(self) -> int:
-        """Of its segment file, in bytes."""
+        """The size of its segment file, in bytes."""
         return self.files[".segment"].size
 
     @property
@@ -86,12 +86,12 @@ class StoredSegment:
         return self._line
 
     def comes_from(self, line: bytes) -> None:
-        """It was decoded from this line."""
+        """Keep the line that it was decoded from."""
         object.__setattr__(self, "_line", line)
 
     @property
     def stored_bytes(self) -> int:
-        """Of all its objects."""
+        """The bytes of all its objects."""
         return sum(file.size for file in self.files.values())
 
     def key(self, stream: StreamKey, suffix: str) -> str:

@@ -39,7 +39,7 @@ class Buffers:
 
 
 class IdleBuffers:
-    """Those of the upload before, for the next one; uploads at the same time have their own."""
+    """Buffers of one upload, kept for the next; uploads at the same time have their own."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -269,7 +269,7 @@ def _index(segment: Segment, records: list[bytes], *, is_sound: bool) -> bytes:
 
 
 def _content(segment: Segment, suffix: str) -> bytes | None:
-    """Of a file beside it; None where there is none."""
+    """The content of a file beside it; None where there is none."""
     try:
         file = segment.open_beside(suffix)
     except StorageError as error:

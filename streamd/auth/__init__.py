@@ -1,1 +1,1 @@
-"""Who may enter, and what they may do: users, passwords, permissions, limits on guessing."""
+"""Authentication and rights: users, passwords, permissions, limits on guessing."""

@@ -1,4 +1,4 @@
-"""Who may enter: the mechanisms by which a peer authenticates, and the virtual hosts it may use.
+"""Authentication: the mechanisms for peers, and the virtual hosts that they may use.
 
 The same for all protocols.
 """

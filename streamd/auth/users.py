@@ -1,4 +1,4 @@
-"""Who may enter, and what they may do there: users, password hashes, permissions.
+"""Users, their password hashes and permissions.
 
 A permission is three patterns for the names of streams in a virtual host, searched for in the
 name as RabbitMQ does: "" matches nothing, ".*" everything, "^app-" that prefix. "$" is the end of
@@ -65,18 +65,18 @@ class Account:
             del self._told[key]
 
     def tell(self) -> None:
-        """Its tags or permissions are others."""
+        """Tell listeners that its tags or permissions have changed."""
         for changed in list(self._told.values()):
             changed()
 
     def end(self, reason: str) -> None:
-        """It counts no more."""
+        """End the account, for the given reason."""
         self.ended = reason
         self.tell()
 
 
 class _Accounts(NamedTuple):
-    """Those of a user: who has entered with the password, and who by a certificate or setting."""
+    """The accounts of a user: one for password logins, one for logins by certificate or setting."""
 
     with_password: Account
     without: Account

@@ -43,7 +43,7 @@ class Supervisor:
         return self.faults.total()
 
     def faults_lately(self) -> dict[str, int]:
-        """Those of `faults` whose last one is less than an hour old."""
+        """The entries of `faults` whose latest fault is less than an hour old."""
         now = trio.current_time()
         kinds = [kind for kind, at in self._failed_at.items() if now - at < _LATELY]
         return {kind: self.faults[kind] for kind in kinds}

@@ -82,12 +82,12 @@ class QueuedConsumer(ABC):
     @property
     @abstractmethod
     def may_send(self) -> bool:
-        """It is active, and its client wants more."""
+        """Whether it is active and its client wants more."""
 
     @property
     @abstractmethod
     def is_at_end(self) -> bool:
-        """It has read and sent everything that is committed."""
+        """Whether it has read and sent everything that is committed."""
 
     @abstractmethod
     def read_on(self) -> None:
@@ -106,12 +106,12 @@ class QueuedConsumer(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """It gets nothing more."""
+        """Whether it is closed and gets nothing more."""
         return self.state is ConsumerState.CLOSED
 
     @property
     def is_waiting(self) -> bool:
-        """It waits at the end of its stream."""
+        """Whether it waits at the end of its stream."""
         return self.state is ConsumerState.WAITING
 
     def check(self) -> None:
@@ -173,7 +173,7 @@ class QueuedConsumer(ABC):
                 self._demand.release()  # it may not send now
 
     def rest(self, reader: Reader | None) -> None:
-        """It does not read on now: nothing in the cache is kept for it.
+        """Stop reading ahead: nothing in the cache is kept for it.
 
         A peer that gives no credit, or takes nothing of what it is sent, must not fill the disk.
         """
@@ -183,7 +183,7 @@ class QueuedConsumer(ABC):
             self._demand.release()
 
     def fetch_ahead(self, reader: Reader) -> None:
-        """It has read on: what was kept for that may go, and what it needs soon is fetched."""
+        """Release what it has read, and fetch what it needs soon."""
         if self._demand is not None:
             self._demand.release()
             requests = reader.ahead()
@@ -198,14 +198,14 @@ class QueuedConsumer(ABC):
             self.state = ConsumerState.IDLE
 
     def stop_waiting(self) -> None:
-        """Not to be woken: it has no place to go on from."""
+        """Do not wake it any more: it has no place to go on from."""
         self._stop_fetching()
         if self.state in (ConsumerState.WAITING, ConsumerState.WOKEN):
             self.stream.waiters.remove(self)
             self.state = ConsumerState.IDLE
 
     def end_state(self) -> None:
-        """It is over."""
+        """Close it."""
         self.stop_waiting()
         self.state = ConsumerState.CLOSED
 
@@ -245,7 +245,7 @@ class ReadyQueue(Generic[Consumer]):
         self._work.set()
 
     def next(self) -> Consumer | None:
-        """Whose turn it is; None when that one has been closed."""
+        """The next in turn; None when that one has been closed."""
         consumer = self._line.popleft()
         if consumer.is_closed:
             return None

@@ -1,4 +1,4 @@
-"""Who asks for operations."""
+"""Callers: the users that ask for operations."""
 
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.operations.errors import Reason, Refused
@@ -25,7 +25,7 @@ class Caller(TagHolder):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Those that the user has now."""
+        """The tags that the user has now."""
         row = self._directory.find_user(self.name)
         return () if row is None or self.account.ended else row.tags
 
@@ -66,7 +66,7 @@ class DoorCaller(Caller):
 
 
 class _TaggedRights(Rights):
-    """Those of a user that needs a tag for any of them."""
+    """The rights of a user that needs a tag for any of them."""
 
     def __init__(self, caller: Caller, directory: UserDirectory, virtual_host: Name) -> None:
         super().__init__(directory, caller.account, virtual_host)

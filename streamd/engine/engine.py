@@ -89,7 +89,7 @@ class Parts(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Who asks, and what says whether it still may; see `CatalogWriter.turn`.
+    """The caller, and the check that it still may ask; see `CatalogWriter.turn`.
 
     Attributes:
         may_all: `check` is all that is to be asked, whatever the permissions of the caller are.
@@ -118,7 +118,7 @@ class Engine:
 
     @property
     def operations(self) -> frozenset[type[Operation[Any]]]:
-        """Those that can be asked for."""
+        """The operations that can be asked for."""
         return frozenset(self._handlers)
 
     async def ask(self, caller: Caller, request: Operation[Answer]) -> Answer:

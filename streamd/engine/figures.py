@@ -112,7 +112,7 @@ class Figures:
         return f.AllStreams(found, gone, consumers)
 
     async def _clients(self) -> "_Clients":
-        """Who uses which stream; others have their turn meanwhile."""
+        """The clients of each stream; yields to other tasks in between."""
         found = _Clients()
         async for connection in in_turns(self._connections):
             host = Name(connection.virtual_host)
@@ -144,7 +144,7 @@ class Figures:
 
 
 class _Clients:
-    """Who uses which stream.
+    """The clients of each stream.
 
     Attributes:
         of_stream: consumers, by virtual host and stream.
@@ -202,7 +202,7 @@ def _state_of(log: Log) -> f.LogState:
 
 
 def _known_state(figures: LogFigures) -> f.LogState:
-    """Of a log that is not open; how many places are damaged is not known then."""
+    """The state of a log that is not open; its count of damaged places is unknown."""
     return f.LogState(
         figures.num_messages,
         figures.size,

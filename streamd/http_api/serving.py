@@ -152,7 +152,7 @@ class _Connection(TCPServer):
 
 
 class _Places:
-    """Who has to go when there is no room for another connection.
+    """Chooses the connection to close when there is no room for another.
 
     A place is a user's as long as it has a request of that user, but for more than a share of all
     places. Any other is free: of the address with most free ones that goes which has waited longest

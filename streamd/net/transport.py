@@ -192,7 +192,7 @@ class Readers(Protocol):
         """
 
     def hurry(self, descriptor: int) -> None:
-        """It may not be read later any more."""
+        """Read it without further delay."""
 
     def unwatch(self, descriptor: int) -> None:
         """Call it no more."""

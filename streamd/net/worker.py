@@ -59,7 +59,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     async def ask(self, message: bytes, files: Sequence[int] = ()) -> bytes:

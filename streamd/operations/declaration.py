@@ -76,7 +76,7 @@ class Asker(Protocol):
 
     @property
     def name(self) -> Name:
-        """Of the user."""
+        """The name of the user."""
         ...
 
     async def ask(self, operation: Operation[Answer]) -> Answer:

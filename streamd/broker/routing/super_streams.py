@@ -21,7 +21,7 @@ class SuperStreams:
         return self._topology.is_super_stream(name)
 
     def rows(self) -> Iterator[SuperStreamRow]:
-        """Those that there are now, by name."""
+        """The present super streams, by name."""
         names = [row.name for row in self._topology.rows() if row.is_super_stream]
         return (self.find(name) for name in names if name in self)
 

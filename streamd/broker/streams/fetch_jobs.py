@@ -21,7 +21,7 @@ class ColdStream(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """It has its log."""
+        """Whether its log is open."""
 
     @property
     def log(self) -> Log:
@@ -56,12 +56,12 @@ class Job:
         return self.where.end - self.where.start
 
     def overlaps(self, where: Range) -> bool:
-        """It brings some of these bytes."""
+        """Whether it brings some of these bytes."""
         return self.where.start < where.end and where.start < self.where.end
 
 
 class Asker(Protocol):
-    """Who asks for jobs; see `Demand`.
+    """A party that asks for jobs; see `Demand`.
 
     Attributes:
         needed: that it waits for, of which some may be over.
@@ -104,7 +104,7 @@ class JobTable:
         return found
 
     def remove(self, job: Job) -> None:
-        """It is over."""
+        """Remove a job that is over."""
         if job.suffix:
             self._files.pop((job.cached, job.suffix), None)
             return
@@ -116,7 +116,7 @@ class JobTable:
 
 
 class Turns:
-    """Whose job is begun next: turns go round, what somebody waits for goes first."""
+    """Chooses the job to begin next: round robin, jobs that somebody waits for first."""
 
     def __init__(self) -> None:
         self._needed: dict[Asker, None] = {}  # in the order of their turns

@@ -167,7 +167,7 @@ class Demand:
 
     @property
     def is_waiting(self) -> bool:
-        """It will be told."""
+        """Whether it is still to be told."""
         return self._callback is not None
 
     def _covers(self, error: ColdError) -> bool:

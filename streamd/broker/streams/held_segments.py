@@ -29,7 +29,7 @@ class HeldSegments:
 
     @property
     def busy(self) -> set[Segment]:
-        """Those that are held."""
+        """The segments that are held."""
         return set(self._held)
 
     def has_before(self, offset: int) -> bool:

@@ -33,7 +33,7 @@ _RATES = 4  # numbers in a sample of a stream
 
 
 class _Samples:
-    """Those of one stream, in as little memory as they need."""
+    """The samples of one stream, in as little memory as they need."""
 
     __slots__ = ("_rates", "_times", "last_use")
 

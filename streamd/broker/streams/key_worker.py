@@ -36,7 +36,7 @@ class KeyWorker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None while there is none."""
+        """The process id; None while there is no process."""
         return self._process.pid if self._process is not None else None
 
     async def make(self, job: KeyJob) -> Answer:

@@ -75,7 +75,7 @@ class LogFigures(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Of the last message, which may be gone; -1 where there never was one."""
+        """The offset of the last message, which may be gone; -1 where there never was one."""
         return self.gaps.before(self.next_offset) - 1
 
 

@@ -172,7 +172,7 @@ class LogLife:
         self._num_holds += 1
 
     def release(self) -> None:
-        """It is needed no longer by one that called `hold`."""
+        """Give back a `hold`."""
         self._num_holds -= 1
         if self._keeper is not None:
             self._keeper.used(self)
@@ -324,7 +324,7 @@ class LogLife:
         self._figures = figures
 
     def know_empty(self, *, is_read_only: bool) -> None:
-        """It is new: nothing was ever stored in it, and nobody knows of an offset in it."""
+        """Take it for new: nothing was ever stored in it, and nobody knows of an offset in it."""
         self._figures = NO_FIGURES._replace(life="" if is_read_only else new_life())
 
     @property

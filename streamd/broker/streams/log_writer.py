@@ -367,7 +367,7 @@ class LogWriter:
         self._waiters.wake_all()
 
     def _next_millisecond(self, now_ms: int, first: int) -> None:
-        """It is the first turn of a millisecond that writes; `first` is its first offset."""
+        """Note the first write in a millisecond; `first` is its first offset."""
         if now_ms - self._last_write_ms > _PAUSE_MS:
             self._pauses.append((first, now_ms))
             del self._pauses[:-_PAUSES_KEPT]

@@ -138,7 +138,7 @@ class Stream:
 
     @property
     def state(self) -> StreamState:
-        """Of its log."""
+        """The state of its log."""
         return self.life.state
 
     @property

@@ -52,7 +52,7 @@ def compact_copy(data: str) -> bytes:
 
 
 async def _nobody_asks(_held: Held) -> None:
-    """It is enough that the store knows."""
+    """Tell nobody: it is enough that the store knows."""
 
 
 class CatalogCopies:

@@ -1,4 +1,4 @@
-"""Whose the tier is: taking it, and learning that another server has.
+"""Ownership of the tier: taking it, and learning that another server has.
 
 Theory of operation. The object `v1/cluster` names one server and its epoch; it changes by
 compare-and-set alone. `claim` writes this server into it, with an epoch above the one that is
@@ -61,7 +61,7 @@ class WrongStoreError(TierError):
 
 
 def look(store: ObjectStore) -> Held | None:
-    """Whose the tier is; None in an empty store.
+    """The owner of the tier; None in an empty store.
 
     Raises:
         TierError: the store did not answer, or what it has cannot be understood.
@@ -185,7 +185,7 @@ def _check_is_same(
 
 
 def is_ours(cluster: Cluster, me: Identity) -> bool:
-    """It names this server in this life."""
+    """Whether it names this server in its present life."""
     return (cluster.writer, cluster.start) == (me.name, me.start)
 
 
@@ -214,7 +214,7 @@ def check(store: ObjectStore, me: Identity, held: Held | None = None) -> Held:
 
 
 def look_again(store: ObjectStore, held: Held) -> Held:
-    """Whose the tier is now.
+    """The present owner of the tier.
 
     Args:
         store: the store.

@@ -90,7 +90,7 @@ class Deletions:
         return deletion
 
     def done(self, deletion: Deletion) -> None:
-        """It was carried out, or is not to be.
+        """Forget a deletion that was carried out, or is not to be.
 
         Raises:
             StorageError: the system refused.

@@ -1,4 +1,4 @@
-"""Who this server is, and how often it has been started: the file `tier.json` of the data folder.
+"""The identity of this server and its number of starts: `tier.json` in the data folder.
 
 The identity is random, and as old as the data folder. The epoch is one more with each start,
 whether there is a tier or not, and stands in the headers of chunks; so of two chunks with the same
@@ -55,7 +55,7 @@ def random_name() -> str:
 
 
 def begin_epoch(data: str, disk: Disk | None = None) -> Identity:
-    """Who the server of a data folder is from now on; on the device when this returns.
+    """Begin an epoch of the server of a data folder; it is on the device when this returns.
 
     Raises:
         CorruptError: the file is damaged.
@@ -124,7 +124,7 @@ def _earlier_tier(data: str) -> str:
 
 
 def _highest_epoch(data: str, disk: Disk) -> int:
-    """Of all streams, in a data folder of an earlier version."""
+    """The highest epoch of all streams, in a data folder of an earlier version."""
     highest = 0
     for path in Path(data, "streams").glob(f"*/*/{CHECKPOINT_NAME}"):
         try:

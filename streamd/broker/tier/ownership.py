@@ -1,4 +1,4 @@
-"""Whose the tier is: this server's, as far as the store has said.
+"""Ownership of the tier, as far as the store has told this server.
 
 Theory of operation. The server starts whether the store answers or not. A task takes the tier when
 the store does: it opens the store, tries whether it can compare-and-set, and claims it (claims.py);
@@ -43,7 +43,7 @@ BEGIN_FILE = "begin-tier"  # of the data folder: a tier is begun where there is 
 
 
 class OwnershipUse(Protocol):
-    """Hears of the store, and of whose the tier is."""
+    """Listens to changes of the store and of the tier's owner."""
 
     @property
     def is_busy(self) -> bool:
@@ -53,10 +53,10 @@ class OwnershipUse(Protocol):
         """The store can be asked."""
 
     def store_is_wrong(self) -> None:
-        """It is another one: what was written last may be there."""
+        """The store is a different one: what was written last may be there."""
 
     def ownership_changed(self) -> None:
-        """The state may be another one."""
+        """The state may have changed."""
 
 
 class Ownership:
@@ -114,7 +114,7 @@ class Ownership:
 
     @property
     def is_able(self) -> bool:
-        """It has the tier, or may have it before long."""
+        """Whether it owns the tier, or may own it before long."""
         return self.state not in (TierState.FENCED, TierState.NO_COMPARE_AND_SET)
 
     async def taken(self) -> None:
@@ -123,7 +123,7 @@ class Ownership:
             await self._changed.park()
 
     async def check(self) -> None:
-        """Ask the store whose the tier is, after something that another one may have done.
+        """Ask the store who owns the tier, after something that another server may have done.
 
         Raises:
             TierError: the store did not answer, or is not the right one.
@@ -137,7 +137,7 @@ class Ownership:
                 raise
 
     async def check_ownership(self) -> None:
-        """A manifest is another's: ask the store whose the tier is."""
+        """A manifest is another server's: ask the store who owns the tier."""
         with suppress(TierError):  # then it is looked at later
             await self.check()
 

@@ -68,7 +68,7 @@ class TierParts(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """Of a log; see reports.StreamTier."""
+    """Figures of a log; see reports.StreamTier."""
 
     bytes_local: int
     segments_local: int
@@ -184,7 +184,7 @@ class TieredStream:
 
     @property
     def bytes_waiting(self) -> int:
-        """Of full segments that are to be stored; its log is open."""
+        """Bytes of full segments that wait to be stored, while its log is open."""
         return 0 if self._log is None else self._count(self._log).bytes_waiting
 
     # -- requests, see upload_requests.py

@@ -137,7 +137,7 @@ class Tier:
         self._fetcher.use(store)
 
     def store_is_wrong(self) -> None:
-        """It is another one: what was written last may be there."""
+        """The store is a different one: what was written last may be there."""
         for stream in self._streams.values():
             stream.store_is_wrong()
 

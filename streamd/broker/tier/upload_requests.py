@@ -56,11 +56,11 @@ class UploadRequest:
 
     @property
     def is_waiting(self) -> bool:
-        """It has not ended."""
+        """Whether it has not ended."""
         return self.state is RequestState.WAITING
 
     def is_beyond(self, offset: int) -> bool:
-        """It is for messages from an offset on, too."""
+        """Whether it covers messages from an offset on."""
         return self.end is not None and self.end > offset
 
     def complete(self, next_offset: int, uploaded: int) -> None:

@@ -1,4 +1,4 @@
-"""Whose turn it is: a few streams at once, each for one step, in the order in which they asked.
+"""Takes turns: a few streams at once, one step each, in the order in which they asked.
 
 A stream that fails waits, twice as long each time, with some of it by chance; it keeps no other
 waiting. While the store itself is away nobody has a turn: `may_work` says so.

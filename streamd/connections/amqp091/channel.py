@@ -47,7 +47,7 @@ class Consumer(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """It gets nothing more."""
+        """Whether it is closed and gets nothing more."""
 
     def settled(self, count: int) -> None:
         """This many of its messages are acknowledged, or count as such."""

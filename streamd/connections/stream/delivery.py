@@ -112,7 +112,7 @@ class Subscription(QueuedConsumer):
 
     @property
     def is_active(self) -> bool:
-        """It reads, or is about to."""
+        """Whether it reads, or is about to."""
         return self.reader is not None or self._start is not None
 
     def read_on(self) -> None:
@@ -399,7 +399,7 @@ class Delivery:
         ]
 
     def _next(self) -> Subscription | None:
-        """Whose turn it is; None when that one has nothing to send now."""
+        """The next in turn; None when that one has nothing to send now."""
         subscription = self.queue.next()
         if subscription is None or subscription.may_send:
             return subscription

@@ -63,11 +63,11 @@ class Fault(Exception):
 
 
 class ChannelFault(Fault):
-    """It ends its channel; the connection goes on."""
+    """A fault that ends its channel; the connection goes on."""
 
 
 class ConnectionFault(Fault):
-    """It ends the connection with all channels."""
+    """A fault that ends the connection with all channels."""
 
 
 def frame_error(reason: str, method: MethodId = NO_METHOD) -> ConnectionFault:

@@ -11,7 +11,7 @@ from streamd.wire.amqp091 import methods as m
 
 
 class State(Enum):
-    """Of a connection, as the server sees it: what it waits for, or how it ends."""
+    """The state of a connection, as the server sees it: what it waits for, or how it ends."""
 
     GREETING = auto()  # for the protocol header
     STARTING = auto()  # for StartOk
@@ -23,7 +23,7 @@ class State(Enum):
 
 
 class ChannelState(Enum):
-    """Of a channel."""
+    """The state of a channel."""
 
     NONE = auto()
     OPEN = auto()

@@ -261,7 +261,7 @@ class MetadataUpdate(Struct, frozen=True):
 
 
 class PeerProperties(Struct, frozen=True):
-    """Who the client is."""
+    """Properties of the client."""
 
     KEY: ClassVar[int] = 17
     correlation_id: f.U32
@@ -269,7 +269,7 @@ class PeerProperties(Struct, frozen=True):
 
 
 class PeerPropertiesResponse(Struct, frozen=True):
-    """Who the server is."""
+    """Properties of the server."""
 
     KEY: ClassVar[int] = 17 | RESPONSE_BIT
     correlation_id: f.U32
