@@ -34,6 +34,7 @@ VIRTUAL_TIME = {
     "auth",
     "broker",
     "connections",
+    "engine",
     "http_api",
     "metrics",
     "console",

@@ -454,6 +454,13 @@ BODIES = {
     ("POST", "/api/definitions"): definitions(2_000),
     ("POST", "/api/definitions/{vhost}"): definitions(2_000),
     ("PUT", "/api/exchanges/{vhost}/{name}"): {"type": "topic"},
+    ("POST", "/api/exchanges/{vhost}/{name}/publish"): {
+        "properties": {"headers": {f"h{n}": n for n in range(4_000)}},
+        "routing_key": "k",
+        "payload": "m" * 150_000,
+        "payload_encoding": "string",
+    },
+    ("POST", "/api/queues/{vhost}/{name}/get"): {"count": 1_000},
     ("PUT", "/api/queues/{vhost}/{name}"): {"arguments": {"x-queue-type": "stream"}},
     ("PUT", "/api/stream/super-streams/{vhost}/{name}"): {"partitions": 1_000},
     ("PUT", "/api/stream/{vhost}/{name}/tracking/{reference}"): {"offset": 5},

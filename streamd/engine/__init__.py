@@ -9,6 +9,7 @@ from streamd.engine.connections import Connections
 from streamd.engine.engine import Engine, Handlers, Parts
 from streamd.engine.figures import Figures
 from streamd.engine.overview import Overview
+from streamd.engine.publishing import Publishing
 from streamd.engine.registry import ConnectionRegistry
 from streamd.engine.routing import Definitions, Routing
 from streamd.engine.searching import Searching
@@ -27,6 +28,7 @@ _ROOMS = (
     Streams,
     StreamViews,
     Searching,
+    Publishing,
     Routing,
     Connections,
     Overview,

@@ -37,6 +37,7 @@ from streamd.operations.declaration import (
 )
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.publishing import PublishMessage, PublishToExchange
 from streamd.operations.server import DoorFacts
 
 logger = logging.getLogger(__name__)
@@ -47,9 +48,9 @@ Answer = TypeVar("Answer")
 _TOLD = frozenset({"vhost", "stream", "super_stream", "exchange", "source", "destination"}) | {
     *("name", "user", "group", "before")
 }
-# Changes that their owner logs, whoever asks for them.
+# Changes that their owner logs, whoever asks for them; and messages, which are many.
 _LOGGED = frozenset({s.CreateStream, s.DeleteStream, s.CreateSuperStream, s.DeleteSuperStream}) | {
-    *(s.SetOffset, s.DeleteOffset)
+    *(s.SetOffset, s.DeleteOffset, PublishMessage, PublishToExchange)
 }
 _MOST_TOLD = 80  # characters of a field
 

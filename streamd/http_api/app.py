@@ -31,6 +31,7 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.openapi import DescriptionPaths
 from streamd.http_api.overview import OverviewPaths
+from streamd.http_api.queue_messages import QueueMessagePaths
 from streamd.http_api.queues import QueuePaths
 from streamd.http_api.service import Service
 from streamd.http_api.tier import TierPaths
@@ -97,6 +98,7 @@ def routes_of(service: Service) -> list[Route]:
         TrackingPaths(service),
         TierPaths(service),
         MessagePaths(service),
+        QueueMessagePaths(service),
         ExchangePaths(service),
         BindingPaths(service),
         UserPaths(service),

@@ -90,6 +90,11 @@ def joined_answer(name: str, rows: Iterable[bytes], rest: Row) -> Response:
     return _joined(rows, b"{" + encoded(name) + b":", b"," + encoded(rest)[1:])
 
 
+def listed_answer(rows: Iterable[bytes]) -> Response:
+    """An answer with a list of items that are encoded already."""
+    return _joined(rows)
+
+
 def done(*, is_new: bool = False, location: str | None = None) -> Response:
     """An answer without a body, with the address of a new object where there is one."""
     headers = None if location is None else {"location": location}

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from segments.search.request import MAX_LIMIT
 from streamd.http_api.description import Schema
 from streamd.operations.tier_reports import (
     MOST_SECONDS,
@@ -212,6 +213,52 @@ SCHEMAS: dict[str, Schema] = {
         message_properties=about(ANYTHING, "The fixed properties that it has."),
         damaged=text("Why a part of it cannot be read."),
         raw=text("All its bytes, in base64, where a part cannot be read."),
+    ),
+    "NewMessage": body(
+        "properties",
+        "routing_key",
+        "payload",
+        "payload_encoding",
+        properties=about(
+            ANYTHING,
+            "`headers` and the other properties of AMQP 0-9-1, as `content_type`. The header "
+            "`x-stream-filter-value` is the filter value; without it that of the stream's filter "
+            "property is taken.",
+        ),
+        routing_key=text("Of the default exchange: the name of the stream."),
+        payload=text("The body; the whole request has at most 256 KiB."),
+        payload_encoding=about({"enum": ["string", "base64"]}, "How the body is written here."),
+    ),
+    "RoutedMessage": row(routed=flag("It led to a stream, and is stored there.")),
+    "NewGet": body(
+        count=about(
+            {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 1},
+            "Messages at most.",
+        ),
+        offset=about(
+            {"anyOf": [TEXT, NUMBER], "default": "first"},
+            "Where to begin: `first`, an offset, or a time; `last`: the newest ones.",
+        ),
+        ackmode=about(
+            {"enum": ["ack_requeue_true", "reject_requeue_true"], "default": "ack_requeue_true"},
+            "Messages stay in a stream: RabbitMQ's modes that take them out are refused.",
+        ),
+        encoding=about(
+            {"enum": ["auto", "base64"], "default": "auto"},
+            "Of payloads; `auto`: those that are UTF-8 are strings.",
+        ),
+        truncate=number("Bytes of each payload, at most."),
+    ),
+    "GotMessage": row(
+        offset=number("Its number in the stream."),
+        payload_bytes=number("Of all of its payload."),
+        redelivered=flag("Always false."),
+        exchange=text("To which it was published; empty for the default one."),
+        routing_key=text("With which it was published; the stream where that is not known."),
+        message_count=number("Messages behind it."),
+        properties=about(ANYTHING, "`headers` and the other properties, as over AMQP 0-9-1."),
+        payload=text("The body, or its beginning."),
+        payload_encoding=about({"enum": ["string", "base64"]}, "How the body is written here."),
     ),
     "Error": row(
         error=text("A word for programs."),

@@ -211,6 +211,11 @@ HTTP: dict[str, Case] = {
         {"arguments": {"alternate-exchange": "y"}}, configure("s") + read("s") + write("y")
     ),
     "DELETE /api/exchanges/{vhost}/{name}": Case(None, configure("x")),
+    "POST /api/exchanges/{vhost}/{name}/publish": Case(
+        {"properties": {}, "routing_key": "k", "payload": "m", "payload_encoding": "string"},
+        write("x"),
+    ),
+    "POST /api/queues/{vhost}/{name}/get": Case({}, read("s")),
     "POST /api/bindings/{vhost}/e/{source}/{kind}/{destination}": Case(
         {"routing_key": "new"}, read("x") + write("s")
     ),

@@ -4,13 +4,13 @@ import re
 
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.wire.stream import commands as c
-from tests.documentation.pages import page
 from tests.support.metrics import Metrics
+from tests.support.pages import ROOT
 from tests.support.server import OK, Harness
 from tests.support.tier import FakeTier
 
 ENTRY = re.compile(
-    r"^`(\w+)`\n: .+\n\n  (\w+)(?: · labels ([^·\n]+?))?(?: · family ([^·\n]+?))?(?: ·.*)?$",
+    r"^\* `(\w+)`: .+\n\n  (\w+)(?: · labels ([^·\n]+?))?(?: · family ([^·\n]+?))?(?: ·.*)?$",
     re.MULTILINE,
 )
 PARTS = ("_bucket", "_count", "_sum")
@@ -25,7 +25,7 @@ async def test_what_is_scraped_is_on_the_page(server: Harness) -> None:
     await peer.declare("s")
     await peer.store([b"m"])
     await peer.subscribe("s", name="reader")
-    metrics, rows = Metrics(server), ENTRY.findall(page("reference/metrics"))
+    metrics, rows = Metrics(server), ENTRY.findall((ROOT / "docs/reference/metrics.md").read_text())
     shown = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _ in rows}
     assert len(shown) == len(rows) > 100
     groups = {group for *_, found in rows for group in re.findall(r"`(\w+)`", found)}

@@ -7,7 +7,7 @@ from segments import ChunkBuilder, Log
 from segments.entries import ID_SIZE, Entries, has_filter_values, without_duplicates
 from segments.format_constants import SUB_BATCH_BIT
 from segments.policy import RecordLimit
-from streamd.broker.streams.publication import PendingEntries
+from streamd.broker.streams.publication import PendingEntries, SinglePublisher
 
 
 class ChunkAssembly:
@@ -18,6 +18,7 @@ class ChunkAssembly:
 
     Attributes:
         taken: what it was made from, duplicates included.
+        singles: publishers of one message each, and where in the chunk that is.
 
     Args:
         limit: records per chunk.
@@ -28,6 +29,7 @@ class ChunkAssembly:
     def __init__(self, log: Log, limit: RecordLimit, sequences: dict[bytes, int]) -> None:
         self.builder = ChunkBuilder()
         self.taken: list[PendingEntries] = []
+        self.singles: list[tuple[SinglePublisher, int]] = []
         self._log = log
         self._limit = limit
         self._sequences = sequences
@@ -45,6 +47,8 @@ class ChunkAssembly:
             if self.builder.num_entries and (is_sub_batch or not self._fits(new)):
                 return False
             self._is_closed = is_sub_batch
+            if type(publisher) is SinglePublisher:
+                self.singles.append((publisher, self.builder.num_records))
             self.builder.add(*new[1:])
             if reference:
                 last = int.from_bytes(new.publishing_ids[-ID_SIZE:], "big")

@@ -298,6 +298,8 @@ class LogWriter:
                 chunk_end += chunk.builder.num_records
                 if chunk_end > log.next_offset:
                     break
+                for single, place in chunk.singles:
+                    single.offset = chunk_end - chunk.builder.num_records + place
                 for publisher, entries in chunk.taken:
                     self._queue.popleft()
                     self._confirms.setdefault(publisher, []).append(entries.publishing_ids)

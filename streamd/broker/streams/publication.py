@@ -31,6 +31,31 @@ class Publisher(Protocol):
         """These messages are not taken."""
 
 
+class SinglePublisher:
+    """Publishes one message, and learns where it is.
+
+    Attributes:
+        offset: of the message; None before it is written.
+        is_stored: it is as safe as a confirmed message.
+        refused: why it is not taken; None while it may be.
+    """
+
+    reference = b""
+
+    def __init__(self) -> None:
+        self.offset: int | None = None
+        self.is_stored = False
+        self.refused: Reason | None = None
+
+    def confirm(self, _publishing_ids: bytes) -> None:
+        """See Publisher."""
+        self.is_stored = True
+
+    def refuse(self, _publishing_ids: bytes, reason: Reason) -> None:
+        """See Publisher."""
+        self.refused = reason
+
+
 class PendingEntries(NamedTuple):
     """Entries on their way into a stream, and their publisher."""
 

@@ -13,19 +13,22 @@ import trio
 
 from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Rights
-from streamd.broker.declared.filter_contract import own_value_reader
 from streamd.broker.read_only import READ_ONLY
 from streamd.broker.streams.publication import PendingEntries
 from streamd.broker.streams.stream import Stream
+from streamd.broker.targets import Target, targets_of
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost
-from streamd.config import MAX_NAME_BYTES
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
-from streamd.connections.amqp091.faults import access_refused, not_found, not_implemented
+from streamd.connections.amqp091.faults import (
+    access_refused,
+    not_found,
+    not_implemented,
+    refusals,
+)
 from streamd.net.outbox import Outbox
 from streamd.net.turns import Steps, Stepwise
-from streamd.operations.arguments import FILTER_CONTRACT, STRICT, filter_properties
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.figures import AMQP091
 from streamd.operations.names import Name, as_sent
@@ -51,43 +54,10 @@ _TARGETS_A_TURN = 100  # streams that a message is given to before others have a
 _BYTES_A_TURN = 4 << 20  # of its copies
 _ROUTED = 16  # finding them takes as long as publishing so many messages
 _BYTES_A_SECTION, _SECTIONS_A_MESSAGE = 4, 4  # at least; that take as long as a message
-_MAX_KEYS = 1_000  # of a message, in CC and BCC
 _MOST_SIZES = 1_000  # of messages, until they are counted
 _RUN_A_MESSAGE = 16  # messages of a run that take as long as one by itself
 _PLAIN = StoredHead(b"", b"", (), None, is_encoded=False, has_hidden_keys=False, price=0)
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
-
-
-class _Target:
-    """A stream that messages go to, and its rules for filter values."""
-
-    def __init__(self, host: VirtualHost, stream: Stream) -> None:
-        arguments = host.arguments(stream.name)
-        self.stream = stream
-        self._properties = filter_properties(arguments)
-        self._own_value = own_value_reader(arguments)
-        self._is_strict = arguments.get(FILTER_CONTRACT) == STRICT
-
-    @property
-    def takes_any_value(self) -> bool:
-        """The filter value is what the publisher gives, whatever that is."""
-        return self._own_value is None
-
-    def filter_value(self, given: bytes, raw: bytes) -> bytes:
-        """The filter value of a message: what the publisher gives, else the property's value.
-
-        Raises:
-            ChannelFault: the stream requires both to be the same, and they differ.
-        """
-        if self._own_value is None or (given and not self._is_strict):
-            return given
-        own = self._own_value(raw)
-        if self._is_strict and given not in (b"", own):
-            raise precondition_failed(
-                f"the filter value is {given[:40]!r}, but stream '{self.stream.name}' requires the "
-                f"value of property {self._properties[0]}, which is {own[:40]!r}"
-            )
-        return own
 
 
 class _Gathered(NamedTuple):
@@ -158,9 +128,9 @@ class Publishing:
         self._fail = fail
         self._hears_of_blocking = hears_of_blocking
         self._gathered: dict[tuple[Channel, Stream], _Gathered] = {}
-        self._places: dict[tuple[Name, str], list[_Target]] = {}
+        self._places: dict[tuple[Name, str], list[Target]] = {}
         self._version = -1
-        self._unfinished: tuple[Stepwise[list[_Target]], _Message] | None = None
+        self._unfinished: tuple[Stepwise[list[Target]], _Message] | None = None
         self._written: set[Stream] = set()
         self._used: WeakSet[Stream] = WeakSet()
         self._traffic = traffic.protocol(AMQP091)
@@ -191,7 +161,6 @@ class Publishing:
                 f"user_id property set to '{head.user_id}' but authenticated user was "
                 f"'{self._rights.user}'"
             )
-        _check_keys(head.more_keys)
         price = head.price
         if head.is_encoded:
             price += min(len(content.body) // _BYTES_A_SECTION, MAX_SECTIONS) // _SECTIONS_A_MESSAGE
@@ -269,7 +238,8 @@ class Publishing:
         raw, most = message.stored(), message.targets_a_turn
         values: list[bytes] = []  # of all, before one of the streams has it
         for target in targets:
-            values.append(target.filter_value(message.head.filter_value, raw))
+            with refusals():
+                values.append(target.filter_value(message.head.filter_value, raw))
             if len(values) % most == 0:
                 await trio.lowlevel.checkpoint()
         tag = self._next_tag(targets, message)
@@ -285,17 +255,18 @@ class Publishing:
         if not targets:
             self._publish_nowhere(tag, message)
 
-    def _publish_to(self, targets: list[_Target], message: _Message) -> None:
+    def _publish_to(self, targets: list[Target], message: _Message) -> None:
         if targets:
             raw, given = message.stored(), message.head.filter_value
-            values = [target.filter_value(given, raw) for target in targets]
+            with refusals():
+                values = [target.filter_value(given, raw) for target in targets]
         tag = self._next_tag(targets, message)
         if targets:
             self._gather(message.channel, tag, raw, zip(targets, values, strict=True))
         else:
             self._publish_nowhere(tag, message)
 
-    def _next_tag(self, targets: list[_Target], message: _Message) -> int:
+    def _next_tag(self, targets: list[Target], message: _Message) -> int:
         """The number of a message whose publisher wants to know, 0 of others."""
         self._traffic.messages_received += 1
         self._new_sizes.append(len(message.body))
@@ -400,7 +371,7 @@ class Publishing:
                 f"'{self._rights.user}'"
             )
 
-    def _known(self, exchange: Name, key: str) -> list[_Target] | None:
+    def _known(self, exchange: Name, key: str) -> list[Target] | None:
         """Where messages with this key went since anything was declared or bound."""
         version = self._host.topology.version
         if self._version != version:
@@ -414,8 +385,8 @@ class Publishing:
         key: str,
         head: StoredHead,
         properties: bytes,
-        known: list[_Target] | None,
-    ) -> Steps[list[_Target]]:
+        known: list[Target] | None,
+    ) -> Steps[list[Target]]:
         if known is not None:
             return known
         topology = self._host.topology
@@ -434,22 +405,16 @@ class Publishing:
 
     def _resolve(
         self, exchange: Name, keys: tuple[str, ...], headers: Headers
-    ) -> Steps[list[_Target]]:
-        targets = []
-        names = yield from self._host.topology.reach(exchange, keys, headers)
-        for number, name in enumerate(names, 1):
-            try:
-                targets.append(_Target(self._host, self._host.find(name)))
-            except Refused as refused:
-                if refused.reason == Reason.NOT_AVAILABLE:
-                    reason = f"stream '{name}' is not available: {refused.details}"
-                    raise ConnectionFault(ReplyCode.RESOURCE_ERROR, reason) from refused
-            if number % _TARGETS_A_TURN == 0:
-                yield
-        return targets
+    ) -> Steps[list[Target]]:
+        try:
+            return (yield from targets_of(self._host, exchange, keys, headers))
+        except Refused as refused:
+            if refused.reason is not Reason.NOT_AVAILABLE:
+                raise
+            raise ConnectionFault(ReplyCode.RESOURCE_ERROR, refused.details) from refused
 
     def _gather(
-        self, channel: Channel, tag: int, raw: bytes, targets: Iterable[tuple[_Target, bytes]]
+        self, channel: Channel, tag: int, raw: bytes, targets: Iterable[tuple[Target, bytes]]
     ) -> None:
         entry = len(raw).to_bytes(4, "big") + raw
         number = tag.to_bytes(ID_SIZE, "big")
@@ -475,20 +440,6 @@ class Publishing:
             channel.number, told, properties, content.body or b"", self._frame_max
         )
         self._outbox.put(frames)
-
-
-def _check_keys(more_keys: tuple[str, ...]) -> None:
-    """Raise ChannelFault when a message has too many routing keys, or one that is too long."""
-    if len(more_keys) > _MAX_KEYS:
-        raise precondition_failed(
-            f"CC and BCC have {len(more_keys):,} routing keys, expected at most {_MAX_KEYS:,}"
-        )
-    for key in more_keys:
-        size = len(key.encode())
-        if size > MAX_NAME_BYTES:
-            raise precondition_failed(
-                f"a routing key in CC or BCC has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
-            )
 
 
 def _plain_headers(properties: bytes) -> Mapping[str, Scalar]:

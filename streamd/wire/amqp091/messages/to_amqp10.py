@@ -8,7 +8,7 @@ Source: rabbitmq/rabbitmq-server, deps/rabbit/src/mc_amqpl.erl; OASIS AMQP 1.0 p
 
 import struct
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
 from segments.message import walk_sections
 from segments.words import whole_number
+from streamd.config import MAX_NAME_BYTES
 from streamd.wire.amqp091.errors import Fault, precondition_failed
 from streamd.wire.amqp091.messages.property_templates import Kind, kind_of
 from streamd.wire.amqp091.properties import Properties, decode_properties
@@ -35,6 +36,7 @@ _MAX_EXPIRATION = 315_360_000_000  # 10 years in ms
 _MAX_TTL = (1 << 32) - 1
 _MAX_TIME = (1 << 63) // 1000
 _CACHED_BYTES = 512
+_MAX_KEYS = 1_000  # of a message, in CC and BCC
 MAX_SECTIONS = 1_024  # of a body: each costs as much as a small message
 _USUAL_VALUES = 16  # of headers: more of them cost more
 _VALUES_A_MESSAGE = 4  # that take as long as a message
@@ -112,6 +114,7 @@ def _convert(exchange: str, key: str, raw: bytes) -> _Converted:
     given = decode_properties(raw, room)
     headers = given.headers or {}
     copies = [*_keys(headers, "CC"), *_keys(headers, "BCC")]
+    _check_keys(copies)
     annotations = _annotations(exchange, key, given.type, headers)
     before = _section(Section.HEADER, _header(given)) + _section(
         Section.MESSAGE_ANNOTATIONS, annotations
@@ -308,6 +311,20 @@ def _keys(headers: dict[str, Field], name: str) -> list[str]:
         raise precondition_failed(f"the header {name} is not an array; expected routing keys")
     keys = (item.value for item in field.value if item.tag == "S")
     return [key.decode() for key in keys if _is_text(key)]
+
+
+def _check_keys(keys: Sequence[str]) -> None:
+    """Raise ChannelFault when a message has too many routing keys, or one that is too long."""
+    if len(keys) > _MAX_KEYS:
+        raise precondition_failed(
+            f"CC and BCC have {len(keys):,} routing keys, expected at most {_MAX_KEYS:,}"
+        )
+    for key in keys:
+        size = len(key.encode())
+        if size > MAX_NAME_BYTES:
+            raise precondition_failed(
+                f"a routing key in CC or BCC has {size:,} bytes, expected at most {MAX_NAME_BYTES}"
+            )
 
 
 def _is_text(value: bytes) -> bool:
