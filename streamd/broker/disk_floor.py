@@ -20,13 +20,15 @@ LOOK_SECONDS = 1.0
 
 
 class LowDiskError(StorageError):
-    """Fewer bytes of the disk are free than are to stay free."""
+    """Fewer bytes of the disk are free than are to stay free.
 
-    def __init__(self, data: str, free: int, least: int) -> None:
+    It does not say how many: who tells of it again when it is another one would each second.
+    """
+
+    def __init__(self, data: str, least: int) -> None:
         super().__init__("write to", data, OSError(errno.ENOSPC, "the disk is nearly full"))
         self.shortage = (
-            f"only {size(free)} of the disk are free, and {size(least)} are to stay free "
-            "(min_disk_free_bytes): free some space"
+            f"fewer than {size(least)} of the disk are free (min_disk_free_bytes): free some space"
         )
         self.args = (self.shortage,)
 
@@ -57,9 +59,9 @@ class DiskFloor:
             was_low = self.error is not None
             # There has to be a little more room again, or it would go up and down.
             least = self.least + self.least // 10 if was_low else self.least
-            self.error = LowDiskError(self._data, free, self.least) if free < least else None
+            self.error = LowDiskError(self._data, self.least) if free < least else None
             if self.error is not None and not was_low:
-                logger.error("%s; publishers wait", self.error)
+                logger.error("%s are left; publishers wait: %s", size(free), self.error)
             elif self.error is None and was_low:
                 logger.warning("%s of the disk are free: publishers go on", size(free))
             await trio.sleep(LOOK_SECONDS)

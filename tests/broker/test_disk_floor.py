@@ -7,10 +7,15 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from segments.codec import FILE_HEADER_SIZE, decode_blocks, decode_journal
+from segments.format_constants import JOURNAL_SNAPSHOT
 from segments.policy import LogPolicy
+from segments.tracking import Tracking
 from streamd.broker.disk_floor import LOOK_SECONDS
 from streamd.broker.streams.open_log import FULL_DISK_SECONDS
 from streamd.config import Config, ConfigError
+from streamd.wire.stream import commands as c
+from tests.auth.test_users import must
 from tests.support.server import harness
 
 LEAST = 1_000_000
@@ -45,6 +50,49 @@ async def test_publishers_wait_and_go_on(
         assert stream.log.next_offset == 7, "all that waited is stored"
         assert stream.alarm == ""
     assert caplog.text.count("publishers wait") >= 2
+
+
+@pytest.mark.parametrize("flush", ["interval", "always"])
+@pytest.mark.parametrize("publishes", [False, True])
+async def test_consumers_go_on_and_it_is_said_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    flush: str,
+    publishes: bool,
+) -> None:
+    """What is answered of a stored offset is on the disk, although messages wait."""
+    disk = SimpleNamespace(total=10 * LEAST, free=LEAST // 2, used=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    async with harness(tmp_path, min_disk_free_bytes=LEAST, flush=flush) as server:
+        await trio.sleep(LOOK_SECONDS + 0.1)
+        peer = await server.peer()
+        await peer.create("s")
+        if publishes:
+            await peer.declare("s")
+            await peer.publish([b"waits"])
+            await trio.sleep(FULL_DISK_SECONDS + 0.1)
+        for offset in range(5):
+            disk.free -= 1_000
+            await trio.sleep(LOOK_SECONDS)
+            await peer.send(c.StoreOffset("app", "s", offset))
+            assert (await peer.ask(c.QueryOffset, "app", "s")).offset == offset
+            (file,) = tmp_path.rglob("tracking")
+            assert stored_offsets(file.read_bytes()) == {b"app": offset}
+            log = server.host.find("s").log
+            assert log.flushing.is_flushed or flush == "interval"
+        await must(peer, "offset.set", stream="s", name="app", offset="1")
+        assert log.committed_offset == 0
+    assert caplog.text.count("publishers wait") == (2 if publishes else 1), "server; stream"
+
+
+def stored_offsets(journal: bytes) -> dict[bytes, int]:
+    records, _ = decode_journal(journal[FILE_HEADER_SIZE:])
+    found = Tracking()
+    for record in records:
+        found.apply(decode_blocks(record.body, snapshot=record.kind == JOURNAL_SNAPSHOT), 0)
+    return found.offsets()
 
 
 async def test_without_it_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

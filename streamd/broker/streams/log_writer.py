@@ -117,7 +117,7 @@ class LogWriter:
         self._queued_at = self._written_at = 0.0
         self._measures, self._measured_ms, self._unmeasured = True, 0, 0
         self._pauses: list[tuple[int, int]] = []
-        self._is_paused = False
+        self._is_paused = self._holds_messages = False
         self.write_by = 0.0
         self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = self._queued_records = 0
@@ -215,7 +215,9 @@ class LogWriter:
     async def settled(self) -> None:
         """Return when all input so far is stored or refused, or cannot be stored for now."""
         asked = self.num_asked
-        while self._num_settled < asked and not (self.is_waiting or self.failure):
+        while self._num_settled < asked and not self.failure:
+            if self.is_waiting and not self._holds_messages:
+                break
             await self._settled.park()
 
     # -- a turn
@@ -249,15 +251,18 @@ class LogWriter:
         return has_written or log.next_offset != before
 
     def _append_all(self, *, has_offsets: bool) -> None:
+        low = self._floor.error if self._floor is not None and self._queue else None
         try:
             if self._log.flushing.obstacle is not None:
                 raise self._log.flushing.obstacle
-            if self._floor is not None and self._floor.error is not None:
-                raise self._floor.error
-            self._write_queue()
+            if low is None:
+                self._write_queue()
             if has_offsets:
                 self._log.journal.write_pending(self._log.committed_offset)
+            if low is not None:  # messages wait, and nothing else
+                raise low
         except StorageError as error:
+            self._holds_messages = error is low
             if error.is_temporary:
                 self.wait_for(error)
             else:

@@ -343,7 +343,7 @@ class Stream:
         self.store_offset(reference, offset)
         await self.settled()
         self._check_there()
-        if self.alarm:
+        if self.failed or (self.alarm and self.log.journal.tracking.has_pending):
             raise Refused(Reason.NOT_AVAILABLE, self.alarm)
 
     async def delete_offset(self, reference: str) -> bool:

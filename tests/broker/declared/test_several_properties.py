@@ -35,7 +35,8 @@ from tests.support.logs import entry, sub_batch
 from tests.support.server import FIRST as FIRST_MESSAGE, Harness, Peer
 
 PROPERTY = "stream-filter-property"
-CONTRACTS = ({}, {"stream-filter-contract": "strict"}, {"stream-filter-derive": "true"})
+STRICT, DERIVE = {"stream-filter-contract": "strict"}, {"stream-filter-derive": "true"}
+CONTRACTS = ({}, STRICT, DERIVE, STRICT | DERIVE)
 BOTH = {"stream_filter_property": "carrier,d", "stream_filter_derive": "true"}
 
 
