@@ -235,7 +235,7 @@ class Chunk(NamedTuple):
 
 
 class Chunks:
-    """What a connection receives, as chunks; other commands are passed over."""
+    """What a connection receives, as chunks; other commands are skipped."""
 
     def __init__(self, connection: RawConnection) -> None:
         self._socket = connection.socket

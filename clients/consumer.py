@@ -346,7 +346,7 @@ class Consumer:
         while answer.code == ResponseCode.STREAM_DOES_NOT_EXIST:
             if not await self._place.is_of_before(connection):
                 break
-            answer = await self._subscribe(connection, number)  # it was made anew meanwhile
+            answer = await self._subscribe(connection, number)  # another one was created meanwhile
         if answer.code != OK:
             raise refusal(answer.code, f"cannot read {self.stream}")
         await self._store_again(connection)

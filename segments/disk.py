@@ -238,7 +238,7 @@ class OsFile:
 class OsLock:
     """A lock on a folder itself, by flock: it adds no file, and a kill releases it; see Disk.lock.
 
-    It goes with the folder where that is moved; a folder made anew under its name is another one.
+    It goes with the folder where that is moved; a new folder of its name is another one.
     On a network file system it is of this machine alone.
     """
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX = ".segment", ".index", ".damage"
 FILTER_SUFFIX, KEYS_SUFFIX = ".filter", ".keys"
 GROWING_KEYS_SUFFIX = ".keys.growing.tmp"  # while the segment grows; of no use after that
-DERIVED_SUFFIXES = (FILTER_SUFFIX, KEYS_SUFFIX)  # what is made anew when it is missing or wrong
+DERIVED_SUFFIXES = (FILTER_SUFFIX, KEYS_SUFFIX)  # what is rebuilt when it is missing or wrong
 BEGIN_SUFFIX = ".begin"  # the log begins with this segment, see truncation.py
 SUFFIXES = (SEGMENT_SUFFIX, INDEX_SUFFIX, DAMAGE_SUFFIX, *DERIVED_SUFFIXES, BEGIN_SUFFIX)
 NEWEST_BYTES = 4 << 10  # of what was appended last, kept for who waits for it; each open log has it

@@ -39,7 +39,7 @@ _PLACE = re.compile(
 
 
 def filled(page: str) -> str:
-    """A page with what is generated made anew."""
+    """A page with its generated parts brought up to date."""
     return _PLACE.sub(lambda place: f"{place[1]}\n{PARTS[place[2]]().strip()}\n\n{place[3]}", page)
 
 

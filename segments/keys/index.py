@@ -3,7 +3,7 @@
 A sealed segment has one with all its chunks, in `<base>.keys`. The newest segment gets one after
 the other while it grows, each behind the one before in a file of a temporary name; chunks that no
 table has yet are looked at one by one. Both files are derived: where one is missing, damaged or of
-another content there is no index, and one is made anew (derived/key_files.py).
+another content there is no index, and one is rebuilt (derived/key_files.py).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

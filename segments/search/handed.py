@@ -291,7 +291,7 @@ class HandedLog:
             segment.cold.is_gone = cold is None or cold.is_gone
         segment.filters = found.filters
         if FILTER_SUFFIX in found.files:
-            with suppress(SegmentsError):  # it is made anew where that is asked for
+            with suppress(SegmentsError):  # it is rebuilt where that is asked for
                 segment.filters = load(segment)
         segment.key_state = KeyState.KNOWN if found.is_known else KeyState.UNKNOWN
         segment.keys = None

@@ -149,7 +149,7 @@ def fetch_file(
 def file_beside(store: ObjectStore, stream: StreamKey, stored: StoredSegment, suffix: str) -> bytes:
     """What a file beside a stored segment holds.
 
-    An index that is not there, or not as it was stored, is made anew from the segment's chunks.
+    An index that is not there, or not as it was stored, is rebuilt from the segment's chunks.
 
     Raises:
         MissingError: the object is not there.

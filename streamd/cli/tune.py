@@ -302,7 +302,7 @@ def run_tuning(  # noqa: PLR0913 - each may be left out
         find_streams(folder, endpoint)  # before Spark takes its seconds to start
         waiting = nullcontext() if quiet else notes().status("reading the history, in Spark")
         opened = open_session(master, SHORT | dict(settings or {}))
-        # In a thread, as Ctrl-C in the middle of Spark's code is passed over, or told at length.
+        # In a thread, as Ctrl-C in the middle of Spark's code is ignored, or told at length.
         pool = ThreadPoolExecutor(1)
         # Twice: a failure of starting, and one of the work, of which Spark must not be gone.
         with pool, waiting, _failures_of_spark(), opened as spark, _failures_of_spark():

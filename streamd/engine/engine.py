@@ -3,7 +3,7 @@
 Theory of operation. A right is decided here and nowhere else: before the handler runs, and again
 whenever it matters. A change to the catalog is checked in its turn (`Call.check`, see
 catalog_writer.py); what takes long and only looks is ended as soon as its user has lost the
-right, and begun anew where what it shows depends on the user. A handler gets what it needs from
+right, and started again where what it shows depends on the user. A handler gets what it needs from
 `Parts`, checks nothing that the declaration says, and answers with the record that the declaration
 names.
 """

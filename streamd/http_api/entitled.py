@@ -2,7 +2,7 @@
 
 A request that changes something checks its right in the turn of the change (catalog_writer.py). One
 that only reads may take long: rows are made in turns, and a peer may take its answer slowly. When
-the tags or permissions of its user change meanwhile, or its login counts no more, it is begun anew
+the tags or permissions of its user change meanwhile, or its login counts no more, it is begun again
 as if it came now; where a part of its answer is out already, the connection is cut off. What is
 complete is sent to its end.
 
@@ -111,7 +111,7 @@ class Entitled:
             pass
 
     async def _was_ended(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer once; whether that was ended, and is to be begun anew."""
+        """Answer once; whether that was ended, and is to be started again."""
         with ExitStack() as stack:
             reading = _Reading(stack, send, reads=scope.get("method") in _READS)
             with reading.limit:

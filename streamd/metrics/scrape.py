@@ -28,8 +28,8 @@ from streamd.metrics.server_metrics import (
     OWN_GROUP as SERVER_GROUP,
     PER_OBJECT,
     SERVER,
-    Asked,
     Metric,
+    ScrapeContext,
 )
 from streamd.metrics.stream_metrics import (
     BY_NAME,
@@ -260,7 +260,7 @@ class Scrapes:
         begun_at = trio.current_time()
         page = _Page()
         server = await self._ask(GetServerFigures())
-        asked = Asked(server, self._node, query.endpoint, self._faults)
+        asked = ScrapeContext(server, self._node, query.endpoint, self._faults)
         if query.endpoint == DETAILED and any(query.wants(m.family.groups) for m in CLUSTER):
             exchanges = await self._ask(ListExchangeFigures())
             asked = asked._replace(exchanges=exchanges)
@@ -284,7 +284,7 @@ class Scrapes:
         self._seconds[query.endpoint] = self._seconds.get(query.endpoint, 0.0) + spent
         return page.end(begun_at)
 
-    def _add_metric(self, page: _Page, name: str, metric: Metric, asked: Asked) -> None:
+    def _add_metric(self, page: _Page, name: str, metric: Metric, asked: ScrapeContext) -> None:
         text = ""
         with self._guarded(metric.family.name):
             text = metric.family.head(name) + "".join(lines(name, metric.samples(asked)))

@@ -48,7 +48,7 @@ ERROR_NAMES = {
 }
 
 
-class Asked(NamedTuple):
+class ScrapeContext(NamedTuple):
     """What one scrape works on.
 
     Attributes:
@@ -73,22 +73,24 @@ class Metric(NamedTuple):
     """A family and where its values come from."""
 
     family: Family
-    values: Callable[[Asked], Values]
+    values: Callable[[ScrapeContext], Values]
 
-    def samples(self, asked: Asked) -> Iterable[Sample]:
+    def samples(self, asked: ScrapeContext) -> Iterable[Sample]:
         """Its values."""
         found = self.values(asked)
         return (Sample({}, found),) if isinstance(found, int | float) else found
 
 
-def _one(name: str, kind: str, text: str, group: str, values: Callable[[Asked], Number]) -> Metric:
+def _one(
+    name: str, kind: str, text: str, group: str, values: Callable[[ScrapeContext], Number]
+) -> Metric:
     return Metric(Family(name, kind, text, groups=(group,) if group else ()), values)
 
 
 # -- RabbitMQ's
 
 
-def _build_info(_asked: Asked) -> Iterator[Sample]:
+def _build_info(_asked: ScrapeContext) -> Iterator[Sample]:
     labels = {
         "rabbitmq_version": COMPATIBLE_VERSION,
         "prometheus_plugin_version": COMPATIBLE_VERSION,
@@ -100,7 +102,7 @@ def _build_info(_asked: Asked) -> Iterator[Sample]:
     yield Sample(labels, 1)
 
 
-def _identity_info(asked: Asked) -> Iterator[Sample]:
+def _identity_info(asked: ScrapeContext) -> Iterator[Sample]:
     node = asked.node
     labels = {
         "rabbitmq_node": node,
@@ -145,14 +147,14 @@ IDENTITY = (
 )
 
 
-def _protocol(asked: Asked, name: str) -> ProtocolFigures:
+def _protocol(asked: ScrapeContext, name: str) -> ProtocolFigures:
     return asked.server.protocols[name]
 
 
 def _of_protocols(name: str, kind: str, text: str) -> Metric:
     attribute = name.removesuffix("_total")
 
-    def values(asked: Asked) -> Iterator[Sample]:
+    def values(asked: ScrapeContext) -> Iterator[Sample]:
         for protocol in PROTOCOLS:
             # In the stream protocol, all publishers get confirms.
             is_all = protocol == STREAM_PROTOCOL and attribute == "messages_received_confirm"
@@ -163,7 +165,7 @@ def _of_protocols(name: str, kind: str, text: str) -> Metric:
 
 
 def _of_queue_types(name: str, text: str, value: Callable[[str, ProtocolFigures], int]) -> Metric:
-    def values(asked: Asked) -> Iterator[Sample]:
+    def values(asked: ScrapeContext) -> Iterator[Sample]:
         for protocol in PROTOCOLS:
             number = value(protocol, _protocol(asked, protocol))
             yield Sample({"protocol": protocol, "queue_type": STREAM_QUEUE}, number)
@@ -189,7 +191,7 @@ def _acknowledged(_protocol: str, traffic: ProtocolFigures) -> int:
 
 
 def _stream_error(code: int, name: str) -> Metric:
-    def values(asked: Asked) -> Iterator[Sample]:
+    def values(asked: ScrapeContext) -> Iterator[Sample]:
         count = _protocol(asked, STREAM_PROTOCOL).errors.get(code, 0)
         yield Sample({"protocol": STREAM_PROTOCOL}, count)
 
@@ -198,12 +200,12 @@ def _stream_error(code: int, name: str) -> Metric:
     return Metric(family, values)
 
 
-def _message_sizes(asked: Asked) -> Iterator[Sample]:
+def _message_sizes(asked: ScrapeContext) -> Iterator[Sample]:
     yield Sample({"protocol": AMQP091}, asked.server.histograms["message_bytes"])
 
 
 def _login_attempts(name: str, text: str, value: Callable[[ProtocolFigures], int]) -> Metric:
-    def values(asked: Asked) -> Iterator[Sample]:
+    def values(asked: ScrapeContext) -> Iterator[Sample]:
         for protocol in (*PROTOCOLS, "http"):
             yield Sample({"protocol": protocol}, value(_protocol(asked, protocol)))
 
@@ -461,12 +463,12 @@ RABBITMQ = (
 # -- those of a virtual host, for /metrics/detailed alone
 
 
-def _vhost_status(asked: Asked) -> Iterator[Sample]:
+def _vhost_status(asked: ScrapeContext) -> Iterator[Sample]:
     for name in asked.server.virtual_hosts:
         yield Sample({"vhost": name}, 1)
 
 
-def _exchanges(asked: Asked, *, counts: bool) -> Iterator[Sample]:
+def _exchanges(asked: ScrapeContext, *, counts: bool) -> Iterator[Sample]:
     for one in asked.exchanges:
         labels = {"vhost": one.vhost, "exchange": one.name, "type": one.type}
         yield Sample(labels, one.bindings if counts else 1)
@@ -509,14 +511,14 @@ CLUSTER = (
 # -- ours
 
 
-def _own(name: str, kind: str, text: str, values: Callable[[Asked], Number]) -> Metric:
+def _own(name: str, kind: str, text: str, values: Callable[[ScrapeContext], Number]) -> Metric:
     return _one(f"streamd_{name}", kind, text, OWN_GROUP, values)
 
 
 def _counted(
-    name: str, text: str, label: str, values: Callable[[Asked], Iterable[tuple[str, float]]]
+    name: str, text: str, label: str, values: Callable[[ScrapeContext], Iterable[tuple[str, float]]]
 ) -> Metric:
-    def samples(asked: Asked) -> Iterator[Sample]:
+    def samples(asked: ScrapeContext) -> Iterator[Sample]:
         for key, count in sorted(values(asked)):
             yield Sample({label: key}, count)
 
@@ -532,13 +534,13 @@ def _both(*counts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
 
 
 def _histogram(name: str, text: str) -> Metric:
-    def samples(asked: Asked) -> Iterator[Sample]:
+    def samples(asked: ScrapeContext) -> Iterator[Sample]:
         yield Sample({}, asked.server.histograms[name])
 
     return Metric(Family(f"streamd_{name}", HISTOGRAM, text, (), (OWN_GROUP,)), samples)
 
 
-def _own_build_info(_asked: Asked) -> Iterator[Sample]:
+def _own_build_info(_asked: ScrapeContext) -> Iterator[Sample]:
     yield Sample({"version": __version__}, 1)
 
 
@@ -547,7 +549,7 @@ def _of_tier(
 ) -> Metric:
     """A number about the tier; a server without one has none."""
 
-    def samples(asked: Asked) -> Iterator[Sample]:
+    def samples(asked: ScrapeContext) -> Iterator[Sample]:
         found = None if asked.server.tier.state == TierState.OFF else value(asked.server.tier)
         if found is not None:
             yield Sample({}, found)

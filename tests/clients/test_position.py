@@ -291,7 +291,7 @@ class TestAnotherStream:
     def test_gets_no_offset_of_the_one_before(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_single: bool
     ) -> None:
-        """It was stored while the connection was lost, and the stream is made anew just then."""
+        """It was stored while the connection was lost, and the stream is made again just then."""
         request = ClientConnection.request
         is_due = False
 

@@ -154,7 +154,7 @@ async def test_a_door_that_is_killed_takes_its_connections_only(server: ServerPr
     eventually(lambda: second.confirmed > before + 5_000)
     eventually(lambda: len(children(server.pid)) == 3)
     os.kill(two, signal.SIGSTOP)
-    declare(server, "three")  # by the one that was begun anew
+    declare(server, "three")  # by the one that was started again
     os.kill(two, signal.SIGKILL)
     second.join()
     assert engine in children(server.pid)

@@ -1,4 +1,4 @@
-"""A server in several processes: who ends, who is begun anew, and what others notice of it."""
+"""A server in several processes: who ends, who is started again, and what others notice of it."""
 
 import os
 import resource

@@ -112,7 +112,7 @@ class KeyUpkeep:
             return
         async with self._maintenance.held.holding(segment) as is_held:
             if is_held:
-                with suppress(threads.NoThread):  # made anew then
+                with suppress(threads.NoThread):  # rebuilt then
                     await threads.in_thread(keys_of, segment)
                 if segment.key_state is KeyState.UNKNOWN:  # it cannot be opened now
                     segment.key_state = KeyState.KNOWN

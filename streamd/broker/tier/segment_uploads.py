@@ -289,7 +289,7 @@ class SegmentUploads:
 
 
 async def _has_still_keys(upload: _Upload) -> bool:
-    """The key index is the one that was packed; it may be made anew at any time."""
+    """The key index is the one that was packed; it may be rebuilt at any time."""
     packed = upload.packed.stored.files.get(KEYS_SUFFIX)
     return await threads.in_thread(stored_keys, upload.segment) == packed
 

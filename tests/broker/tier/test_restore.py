@@ -290,7 +290,7 @@ async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -
 
 
 async def test_a_manifest_that_is_not_there_and_was(tmp_path: Path, store: FakeStore) -> None:
-    """The stream is not begun anew; what others have in the store goes on to count."""
+    """The stream is not started again; what others have in the store goes on to count."""
     await _old_machine(tmp_path / "old", store)
     key = _key(store, "/s~", "manifest")
     for name, offset in ((".segment", 0), (".segment", 5)):

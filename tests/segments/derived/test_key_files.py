@@ -144,7 +144,7 @@ class TestOfSealedSegments:
     def test_a_shortage_of_descriptors_is_no_fault_of_the_file(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Or all of them would be made anew after one."""
+        """Or all of them would be rebuilt after one."""
         disk = FaultyDisk()
         log = filled(disk)
         index_keys(log)
@@ -490,7 +490,7 @@ STEPS = ("index", "index", "full", "properties", "expire", "close", "kill", "pow
     st.sampled_from((-(1 << 20), 0, 1 << 20)),
 )
 def test_no_key_is_ever_missed(steps: list[list[int] | str], spare: int) -> None:
-    """Whether files are begun anew all the time, now and then, or never."""
+    """Whether files are started again all the time, now and then, or never."""
     machine = Machine()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(schedule, "SPARE_BYTES", spare)
