@@ -1,15 +1,16 @@
-"""Messages as JSON: what `streamd consume` and `find` print, and what the HTTP API answers."""
+"""Messages as JSON: what `streamd consume`, `find`, HTTP and the console show, and publish."""
 
 import base64
+import json
 import math
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from segments.amqp10 import Opaque
+from segments.amqp10 import Opaque, Value
 from segments.errors import FormatError
-from segments.message import MessageView
+from segments.message import Message, MessageView
 
 
 def message_json(message: MessageView, offset: int, timestamp_ms: int) -> dict[str, Any]:
@@ -73,3 +74,49 @@ def plain_value(value: Any) -> Any:  # noqa: ANN401, PLR0911 - of any AMQP type
 
 def _time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_SHOWN_CHARACTERS = 60  # of a number that is too large
+
+
+def message_of(found: dict[str, Any]) -> Message:
+    """The message that a JSON object stands for: its key "body", all others its properties.
+
+    Raises:
+        ValueError: it cannot be published; says what it has.
+    """
+    body = found.get("body", "")
+    text = body if isinstance(body, str) else json.dumps(body)
+    others = {key: value for key, value in found.items() if key != "body"}
+    return Message(_whole(text).encode(), application_properties=properties_of(others))
+
+
+def properties_of(found: dict[str, Any]) -> dict[str, Value]:
+    """The application properties that a JSON object stands for; what is nested becomes JSON.
+
+    Raises:
+        ValueError: one cannot be published; says what it has.
+    """
+    return {_whole(key): _simple(value) for key, value in found.items()}
+
+
+def _simple(value: Any) -> Value:  # noqa: ANN401 - whatever JSON holds
+    if isinstance(value, list | dict):
+        value = json.dumps(value)
+    if isinstance(value, str):
+        return _whole(value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        text = str(value)
+        if len(text) > _SHOWN_CHARACTERS:
+            text = f"{text[:_SHOWN_CHARACTERS]}…"
+        raise ValueError(f"has the number {text}, which does not fit into 64 bits")
+    found: Value = value
+    return found
+
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"has half a character, {text[error.start]!r}") from None
+    return text

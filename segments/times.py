@@ -22,6 +22,20 @@ def whole_ms(time: datetime) -> int:
     return ((time if time.tzinfo is not None else time.astimezone(UTC)) - _EPOCH) // _MILLISECOND
 
 
+def moment(text: str, zone: tzinfo) -> datetime | None:
+    """A time as ISO 8601 writes it; None for any other text.
+
+    Args:
+        text: as 2026-11-21T09:00:00Z.
+        zone: of a time that names none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
+
+
 def moment_ms(text: str, zone: tzinfo | None = None, *, needs_zone: bool = False) -> int | None:
     """A time in ms since 1970, of one as ISO 8601 writes it; None for any other text.
 

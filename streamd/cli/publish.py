@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import anyio
 import click
@@ -315,7 +315,7 @@ def _message(line: bytes | None) -> "Message":
     Raises:
         BadLine: it stands for none.
     """
-    from clients import Message  # noqa: PLC0415 - only commands that talk to a server need it
+    from segments.message_json import message_of  # noqa: PLC0415 - not needed to show the help
 
     if line is None:
         raise BadLine(f"is longer than {_MAX_LINE_BYTES:,} bytes")
@@ -334,30 +334,6 @@ def _message(line: bytes | None) -> "Message":
         start = line.strip()[:_SHOWN_CHARACTERS].decode(errors="replace")
         raise BadLine(f"is not a JSON object: {start!r}")
     try:
-        body = _text(found.pop("body", "")).encode()
-        properties = {_sendable(key): _sendable(_simple(value)) for key, value in found.items()}
-    except UnicodeEncodeError as error:
-        raise BadLine(f"has half a character, {error.object[error.start]!r}") from None
-    return Message(body, application_properties=properties)
-
-
-def _sendable(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """A key or a simple value, checked."""
-    if isinstance(value, str):
-        value.encode()
-    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise BadLine(f"has the number {_shortened(value)}, which does not fit into 64 bits")
-    return value
-
-
-def _shortened(number: int) -> str:
-    text = str(number)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
-
-
-def _simple(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
-    return json.dumps(value) if isinstance(value, list | dict) else value
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - whatever JSON holds
-    return value if isinstance(value, str) else json.dumps(value)
+        return message_of(found)
+    except ValueError as error:
+        raise BadLine(str(error)) from error

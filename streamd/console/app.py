@@ -21,6 +21,7 @@ from streamd.console.login import LOGIN, LoginPages, identities
 from streamd.console.messages import MessagePages
 from streamd.console.overview import OverviewPages
 from streamd.console.permissions import PermissionPages
+from streamd.console.publishing import PublishPages
 from streamd.console.site import SESSION, Site, is_poll, unmarked
 from streamd.console.stream import StreamPages
 from streamd.console.stream_changes import StreamChanges
@@ -90,6 +91,7 @@ class Console:
             PermissionPages(site),
             DefinitionPages(site),
             MessagePages(site),
+            PublishPages(site),
         )
         self.routes = [route for part in parts for route in part.routes] + site.assets.routes
         self._app = Starlette(

@@ -284,7 +284,9 @@ class StreamViews:
 def _rights_of(call: Call, request: v.GetStreamRights | v.ShowStream) -> v.StreamRights:
     rights = call.caller.rights(request.vhost)
     return v.StreamRights(
-        rights.allows(Right.CONFIGURE, request.stream), rights.allows(Right.READ, request.stream)
+        rights.allows(Right.CONFIGURE, request.stream),
+        rights.allows(Right.READ, request.stream),
+        rights.allows(Right.WRITE, request.stream),
     )
 
 

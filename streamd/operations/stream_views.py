@@ -148,6 +148,7 @@ class StreamRights(msgspec.Struct, frozen=True):
 
     may_configure: bool
     may_read: bool
+    may_write: bool
 
 
 class GetStreamRights(OfStream[StreamRights], frozen=True, kw_only=True):

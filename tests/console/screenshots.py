@@ -52,6 +52,8 @@ SHOTS = (
 )
 MORE = (
     Shot("change", "/streams/%2F/orders/change", 0),
+    Shot("publish", "/streams/%2F/orders/publish", 0),
+    Shot("publish-again", "/streams/%2F/orders/publish?again=12345", 0),
     Shot("truncate", "/streams/%2F/orders/truncate", 0),
     Shot("delete", "/streams/%2F/orders/delete", 0),
     Shot("empty-stream", "/streams/%2F/returns", 0),

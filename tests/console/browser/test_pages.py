@@ -69,6 +69,8 @@ async def fill(uri: str) -> None:
         STREAM,
         f"{STREAM}/filters",
         f"{STREAM}/change",
+        f"{STREAM}/publish",
+        f"{STREAM}/publish?again=7",
         f"{STREAM}/truncate",
         f"{STREAM}/delete",
     ],
