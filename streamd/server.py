@@ -61,7 +61,7 @@ from streamd.connections.amqp091 import connection as amqp091
 from streamd.connections.doorway import Doorway
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
-from streamd.engine import DoorCaller, open_engine
+from streamd.engine import DoorCaller, Watch, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net import links, threads
 from streamd.net.actor import CHANGE
@@ -377,6 +377,8 @@ async def serve(
             server.certificates, server.serving = certificates, connections
             async with trio.open_nursery() as listening:
                 await _start_http(server, bound, outside, stop, connections)
+                watch = Watch(server.engine, server.directory)
+                server.broker.supervisor.start("watching", watch.run, nursery=connections)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(

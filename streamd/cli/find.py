@@ -153,6 +153,8 @@ def find(  # noqa: PLR0913 - each an option
         note(_outcome(found, printed))
         if found.hint:
             note(found.hint)
+        if found.looked_at["chunks_damaged"]:
+            note(_damage(found.looked_at))
         if explain:
             for line in _looked_at(found.looked_at, has_keys=bool(options["key"])):
                 note(line)
@@ -194,6 +196,12 @@ def _outcome(found: "Finding", printed: int) -> str:
     return f"{what}: cut by {why}; there may be more, go on with --after {found.after}"
 
 
+def _damage(counts: dict[str, int]) -> str:
+    chunks, lost = counts["chunks_damaged"], plural(counts["messages_lost"], "message")
+    are = "is" if chunks == 1 else "are"
+    return f"{plural(chunks, 'chunk')} {are} damaged, {lost} left out: the server's log says where"
+
+
 def _looked_at(counts: dict[str, int], *, has_keys: bool) -> Iterator[str]:
     """What the server has looked at, for --explain."""
     segments, indexed = counts["segments"], counts["segments_indexed"]
@@ -213,9 +221,6 @@ def _looked_at(counts: dict[str, int], *, has_keys: bool) -> Iterator[str]:
         f"messages: {counts['messages_tested']:,} tested, "
         f"{counts['messages_screened']:,} ruled out by their bytes"
     )
-    if counts["chunks_damaged"]:
-        lost = plural(counts["messages_lost"], "message")
-        yield f"{plural(counts['chunks_damaged'], 'chunk')} with {lost} are damaged: left out"
 
 
 def _time(option: str, text: str | None) -> int | None:

@@ -17,10 +17,11 @@ from streamd.engine.stream_views import StreamViews
 from streamd.engine.streams import Streams
 from streamd.engine.tier import Tier
 from streamd.engine.users import Users, VirtualHosts
+from streamd.engine.watch import Watch
 from streamd.net.transport import Address
 from streamd.operations.server import DoorFacts
 
-__all__ = ["Caller", "DoorCaller", "Engine", "open_engine"]
+__all__ = ["Caller", "DoorCaller", "Engine", "Watch", "open_engine"]
 
 _ROOMS = (
     Users,

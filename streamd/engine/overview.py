@@ -81,12 +81,12 @@ class Overview:
             publishers=num_publishers,
             consumers=num_consumers,
         )
-        server, wrong = None, []
+        wrong: list[s.Trouble] = []
+        server = None
         if caller.sees_all:
             tier = TierStatus() if broker.tier is None else await broker.tier.status()
             server = self._server(tier)
-            of_server = diagnosis.of_server(server, tier, newest_ms, broker.now_ms())
-            wrong = [s.Trouble(what) for what in of_server]
+            wrong += diagnosis.of_server(server, tier, newest_ms, broker.now_ms())
         wrong += [*diagnosis.of_streams(troubles), *diagnosis.of_consumers(behind)]
         return s.Overview(
             totals,

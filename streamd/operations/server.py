@@ -1,5 +1,6 @@
 """The server as a whole."""
 
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -46,17 +47,36 @@ class Totals(msgspec.Struct, frozen=True):
     consumers: int = 0
 
 
-class Trouble(NamedTuple):
+class TroubleKind(StrEnum):
+    """What a trouble is about."""
+
+    DISK = "disk"
+    FLOOR = "floor"
+    DOOR = "door"
+    TIER = "tier"
+    FILES = "files"
+    CLOCK = "clock"
+    FAULTS = "faults"
+    STREAM = "stream"
+    DAMAGE = "damage"
+    BEHIND = "behind"
+
+
+class Trouble(msgspec.Struct, frozen=True):
     """Something that somebody has to look at now.
 
     Attributes:
+        kind: see there.
         what: one sentence, without a full stop.
         vhost, stream: of the stream that it is about; empty for the server.
+        who: the consumer that it is about; empty for none.
     """
 
+    kind: TroubleKind
     what: str
     vhost: str = ""
     stream: str = ""
+    who: str = ""
 
 
 class DoorFacts(NamedTuple):

@@ -95,6 +95,7 @@ ELSEWHERE = {
     "opening a log",  # is the fault of its stream: test_lifecycle.py
     "following the tier",  # of a read-only server: tier/test_follower.py
     "serving HTTP",  # needs sockets: tests/e2e/test_serve.py
+    "watching",  # begins with the listeners: tests/e2e/test_troubles.py
     "serving a door",  # needs somebody who asks: tests/hop
     "waiting for room on the disk",  # needs a full disk: test_lifecycle.py
 }

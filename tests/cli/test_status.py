@@ -45,7 +45,7 @@ def test_a_stream_takes_no_messages(streamd: CommandLine) -> None:
     assert second == "  ! stream s takes no messages: /place: no such folder"
     assert third.endswith("; 1 of them takes no messages")
     (wrong,) = json.loads(streamd("status", "--json").out)["wrong"]
-    assert wrong[1:] == ["/", "s"]
+    assert (wrong["kind"], wrong["vhost"], wrong["stream"]) == ("stream", "/", "s")
     assert "takes no messages" not in streamd("stream", "list").notes
     assert "/place: no such folder" in streamd("stream", "list").out
 

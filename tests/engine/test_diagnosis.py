@@ -28,7 +28,8 @@ WELL = s.ServerFacts(
 
 
 def _of(facts: s.ServerFacts, tier: TierStatus | None = None, newest_ms: int = NOW) -> list[str]:
-    return list(diagnosis.of_server(facts, tier or TierStatus(), newest_ms, NOW))
+    troubles = diagnosis.of_server(facts, tier or TierStatus(), newest_ms, NOW)
+    return [one.what for one in troubles]
 
 
 def test_nothing_is_said_while_all_is_well() -> None:
@@ -73,8 +74,13 @@ def test_each_trouble_is_one_sentence(
 def test_streams() -> None:
     one = s.StreamTrouble("/", "s", "the disk is full", 2)
     assert list(diagnosis.of_streams([one])) == [
-        ("takes no messages: the disk is full", "/", "s"),
-        ("2 messages are damaged and cannot be read; the log says where", "/", "s"),
+        s.Trouble(s.TroubleKind.STREAM, "takes no messages: the disk is full", "/", "s"),
+        s.Trouble(
+            s.TroubleKind.DAMAGE,
+            "2 messages are damaged and cannot be read; the log says where",
+            "/",
+            "s",
+        ),
     ]
 
 
