@@ -68,6 +68,19 @@ class Gaps:
         inside = sum(max(0, min(end, gap.end) - max(start, gap.start)) for gap in self._gaps)
         return max(0, end - start - inside)
 
+    def moved(self, offset: int, by: int) -> int:
+        """The offset of the message so many further than the one at `offset`, or before there.
+
+        It may be less than 0, or behind the last one. Less than 0 is back.
+        """
+        at = self.before(offset + 1) - 1
+        for gap in self._gaps if by > 0 else reversed(self._gaps):
+            if at < gap.start <= at + by:
+                at += gap.end - gap.start
+            elif at + by < gap.end <= at:
+                at -= gap.end - gap.start
+        return at + by
+
     def before(self, offset: int) -> int:
         """The offset behind the last message before `offset`."""
         gap = self.around(offset - 1)

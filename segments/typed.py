@@ -5,6 +5,7 @@ import re
 import msgspec
 
 _MISSING = re.compile(r"Object missing required field `(.+?)`(?: - at `\$\.?(.*)`)?")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
 _WRONG = re.compile(r"(.+) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 _KINDS = {
     "array": "a list",
@@ -31,6 +32,8 @@ def sentence_of(error: msgspec.ValidationError) -> str:
     if missing := _MISSING.fullmatch(text):
         field, path = missing.groups()
         return f"{path}.{field} is missing" if path else f"{field} is missing"
+    if unknown := _UNKNOWN.fullmatch(text):
+        return f"there is no field {unknown[1]!r}"
     reason, path = wrong.groups() if (wrong := _WRONG.fullmatch(text)) else (text, "")
     reason = _NAMES.sub(lambda m: " or ".join(_KINDS[k] for k in m[1].split(" | ")), reason)
     for found, ours in _PHRASES:

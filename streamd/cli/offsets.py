@@ -163,7 +163,11 @@ def delete(stream: str, consumer: str, uri: str, *, force: bool, yes: bool) -> N
 @offset.command()
 @click.argument("stream")
 @click.argument("consumer")
-@_force_option
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Even while the consumer is connected, or if it has stored another offset since.",
+)
 @uri_option
 def undo(stream: str, consumer: str, uri: str, *, force: bool) -> None:
     """Undo the last change to the offset of CONSUMER in STREAM.

@@ -34,9 +34,10 @@ _MOST_NAMED = 3  # consumers, in a refusal
 
 
 class _Before(NamedTuple):
-    """What an offset was before it was changed; None where there was none."""
+    """What an offset was before it was changed, and then; None where there was none."""
 
     offset: int | None
+    changed_to: int | None
     at_ms: int
     life: str
 
@@ -80,6 +81,13 @@ class Offsets:
             if before is None or not is_there or self._age_ms(before) > KEPT_MS:
                 details = f"nothing of {request.name} in {stream.name} was changed in the last hour"
                 raise Refused(Reason.NOT_FOUND, details)
+            if was not in (before.offset, before.changed_to) and not request.force:
+                details = (
+                    f"{request.name} has stored {_word(was)} since it was changed from "
+                    f"{_word(before.offset)} to {_word(before.changed_to)}: "
+                    "set it, or force the undoing"
+                )
+                raise Refused(Reason.PRECONDITION_FAILED, details)
             return before.offset
         if request.offset is not None:
             return request.offset
@@ -94,7 +102,7 @@ class Offsets:
         else:
             if was is None:
                 raise _no_offset(stream, request.name)
-            wanted = was + (request.by or 0)
+            wanted = stream.log.segments.gaps.moved(was, request.by or 0)
         if not 0 <= wanted <= MAX_OFFSET:
             details = (
                 f"{request.name} would begin with the first message of {stream.name}, and no "
@@ -120,7 +128,7 @@ class Offsets:
             raise Refused(Reason.PRECONDITION_FAILED, details)
         call.check()  # it may have taken a while to find the place
         # Before: it may take effect although nobody hears of it.
-        self._keep(request, _Before(was, self._parts.broker.now_ms(), stream.log.life))
+        self._keep(request, _Before(was, now, self._parts.broker.now_ms(), stream.log.life))
         text = "stream %s: the stored offset of %s was %s and is %s"
         logger.info(text, stream.name, request.name, _word(was), _word(now), extra=CHANGE)
         if now is None:

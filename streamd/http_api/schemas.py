@@ -494,7 +494,11 @@ SCHEMAS: dict[str, Schema] = {
         by=number("Instead: so many messages further, or back."),
         like=about(TEXT, "Instead: that of this consumer."),
         undo=about(FLAG, "Instead: what it was before its last change, at most an hour ago."),
-        force=about(FLAG, "Also while a consumer of that name is connected."),
+        force=about(
+            FLAG,
+            "Also while a consumer of that name is connected; and undo a change although another "
+            "offset was stored since.",
+        ),
     ),
     "NewBeginning": body(
         offset=number("Of the first message to keep."),

@@ -50,8 +50,13 @@ WATCHERS = Tagged((MONITORING, ADMINISTRATOR))
 DOORS = Tagged((DOOR,))
 
 
-class Operation(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
+class Operation(
+    msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """A request to the engine; a subclass declares one, and the type of its answer.
+
+    One with a field that it does not have is none: what a newer client means by it, `dry_run` say,
+    would be left out, and the rest done.
 
     Attributes:
         NAME: as "user.put".

@@ -23,8 +23,9 @@ def read_operation(kind: type[Kind], fields: Mapping[str, Any], *, strict: bool 
     Raises:
         Refused: a field is missing, or is not what it has to be; says which.
     """
+    known = {name: fields[name] for name in kind.__struct_fields__ if name in fields}
     try:
-        operation: Kind = msgspec.convert(fields, kind, strict=strict)
+        operation: Kind = msgspec.convert(known, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise Refused(Reason.PRECONDITION_FAILED, sentence_of(error)) from None
     return operation

@@ -227,7 +227,8 @@ class SetOffset(OfStream[Moved], frozen=True, kw_only=True):
         by: instead, so many messages further; less than 0 for back.
         like: instead, to that of another consumer.
         undo: instead, to what it was before it was set or deleted last, at most an hour ago.
-        force: also while a consumer of that name is connected.
+        force: also while a consumer of that name is connected; and undo a change although another
+            offset was stored since.
         dry_run: only say what would be done.
     """
 

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamd.engine import Caller
@@ -30,3 +31,17 @@ async def test_odd_bytes_are_refused(tmp_path: Path, name: str) -> None:
         for fields in ODD:
             with suppress(Refused):
                 await carry_out(server.server.engine, caller, name, fields)
+
+
+async def test_what_has_another_field_is_not_done(tmp_path: Path) -> None:
+    """Without the name that was meant, all connections would be closed."""
+    async with harness(tmp_path) as server:
+        peer = await server.peer()
+        directory = server.server.directory
+        account = directory.account("guest")
+        assert account is not None
+        caller = Caller(directory, account)
+        fields = msgspec.msgpack.encode({"nam": "127.0.0.1:1", "reason": ""})
+        with pytest.raises(Refused, match="there is no field 'nam'"):
+            await carry_out(server.server.engine, caller, "connection.close", fields)
+        await peer.create("s")

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from segments.gaps import OFFSET_GAP
 from streamd.engine import Caller
 from streamd.operations import streams as s
 from streamd.operations.errors import NoSuch, Reason, Refused
+from streamd.wire.stream import commands as c
 from tests.support.server import Harness, harness
 
 HOUR_MS = 3_600_000
@@ -72,6 +74,38 @@ async def test_a_change_can_be_undone_for_an_hour(
         monkeypatch.setattr(broker, "now_ms", lambda: began_ms + 2 * HOUR_MS)
         with pytest.raises(Refused):
             await asking.set(undo=True)
+
+
+async def test_what_the_consumer_has_done_since_is_not_undone(tmp_path: Path) -> None:
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.create("s")
+        await asking.set(offset=100)
+        await asking.set(offset=50)
+        await peer.send(c.StoreOffset("till", "s", 500))
+        assert (await peer.ask(c.QueryOffset, "till", "s")).offset == 500
+        expected = "till has stored 500 since it was changed from 100 to 50"
+        with pytest.raises(Refused, match=expected):
+            await asking.set(undo=True)
+        assert asking.stored() == {b"till": 500}
+        assert (await asking.set(undo=True, force=True)).now == 100
+
+
+async def test_by_is_messages_wherever_a_machine_has_gone_down(tmp_path: Path) -> None:
+    async with harness(tmp_path, flush="always") as server:
+        peer = await server.peer()
+        await peer.create("s")
+        await peer.declare("s")
+        await peer.store([b"x"] * 30)
+    (folder,) = tmp_path.glob("streams/*/s")
+    (folder / "ahead-another-boot").touch()
+    async with harness(tmp_path) as server:
+        peer, asking = await server.peer(), Asking(server)
+        await peer.declare("s")
+        await peer.store([b"y"] * 10)
+        await asking.set(offset=OFFSET_GAP + 33)
+        assert (await asking.set(by=-10)).now == 23
+        assert (await asking.set(by=10)).now == OFFSET_GAP + 33
 
 
 async def test_of_another_stream_of_that_name_nothing_is_undone(tmp_path: Path) -> None:

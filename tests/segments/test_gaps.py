@@ -330,3 +330,15 @@ def test_a_reader_crosses_it() -> None:
     assert chunk.header.chunk_id == 1 + OFFSET_GAP
     assert reader.counts.lost_records == 0
     assert bytes(chunk.data or b"") == entry(b"1")
+
+
+@given(st.lists(st.integers(1, 5), max_size=12), st.integers(0, 30), st.integers(-20, 20))
+def test_so_many_messages_further(lengths: list[int], place: int, by: int) -> None:
+    """Against all offsets that messages have; every second stretch is a gap."""
+    ends = [sum(lengths[:number]) for number in range(len(lengths) + 1)]
+    stretches = list(pairwise(ends))
+    gaps = Gaps(Gap(*stretch) for stretch in stretches[1::2])
+    offsets = [n for n in range(-100, 100) if gaps.around(n) is None]
+    offset = min(place, ends[-1])
+    at = sum(one <= offset for one in offsets) - 1
+    assert gaps.moved(offset, by) == offsets[at + by]
