@@ -148,8 +148,9 @@ def stream_text(one: StreamTier) -> str:
 
 @tier.command()
 @click.argument("stream")
+@json_option
 @uri_option
-def verify(stream: str, uri: str) -> None:
+def verify(stream: str, uri: str, *, as_json: bool) -> None:
     """Check all objects of STREAM in the store.
 
     The server reads them from the store, which takes its time. Nothing is changed. The exit code is
@@ -163,10 +164,13 @@ def verify(stream: str, uri: str) -> None:
     faults = tuple(from_row(Fault, row) for row in rows)
     found = from_row(Verification, row, faults=faults)
     read = f"{plural(found.num_objects, 'object')}, {size(found.num_bytes)}"
+    if as_json:
+        write_json(plain(found))
     if not found.num_faults:
         note(f"{shown(stream)}: {read}, all as they should be")
         return
-    show_table(("object", "fault"), [(fault.key, fault.sentence) for fault in faults])
+    if not as_json:
+        show_table(("object", "fault"), [(fault.key, fault.sentence) for fault in faults])
     more = f"; the first {len(faults):,} are shown" if found.num_faults > len(faults) else ""
     number = plural(found.num_faults, "fault")
     raise Failed(f"{shown(stream)}: {number} in {read}{more}")
@@ -174,8 +178,9 @@ def verify(stream: str, uri: str) -> None:
 
 @tier.command()
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@json_option
 @uri_option
-def gc(uri: str, *, dry_run: bool) -> None:
+def gc(uri: str, *, dry_run: bool, as_json: bool) -> None:
     """Remove objects from the store that nothing refers to any more.
 
     They are left by uploads that were cut off, and by deletions. The server removes them by itself
@@ -188,7 +193,9 @@ def gc(uri: str, *, dry_run: bool) -> None:
     row, rows = _run(uri, "tier.gc", dry_run=str(dry_run).lower())
     orphans = tuple(from_row(Orphan, row) for row in rows)
     found = from_row(Collected, row, orphans=orphans)
-    if orphans:
+    if as_json:
+        write_json(plain(found))
+    elif orphans:
         show_table(("object", "bytes"), [(one.key, f"{one.size:,}") for one in orphans], "lr")
     what = f"{plural(found.num_orphans, 'object')}, {size(found.num_bytes)}"
     shown_only = f"; the first {len(orphans):,} are shown" * (found.num_orphans > len(orphans))

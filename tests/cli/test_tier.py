@@ -90,6 +90,9 @@ def test_verify(streamd: CommandLine, tier: FakeTier) -> None:
         "v1/b is missing",
     ]
     assert tier.asked == [("verify", "/", "s")] * 2
+    ended = streamd("tier", "verify", "s", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["num_faults"], len(found["faults"])) == (1, 2, 2)
 
 
 @pytest.mark.usefixtures("tier")
@@ -109,10 +112,15 @@ def test_gc(streamd: CommandLine, tier: FakeTier) -> None:
     assert ended.out.split() == ["object", "bytes", "v1/x/0.segment", "12"]
     tier.orphans = (Orphan("a", 1_000), Orphan("b", 2_000))
     assert streamd("tier", "gc").notes == "removed 2 objects, 3.0 kB\n"
+    found = json.loads(streamd("tier", "gc", "--dry-run", "--json").out)
+    assert (found["is_removed"], [one["size"] for one in found["orphans"]]) == (
+        False,
+        [1_000, 2_000],
+    )
     tier.orphans = ()
     ended = streamd("tier", "gc")
     assert (ended.out, ended.notes) == ("", "removed 0 objects, 0 B\n")
-    assert tier.asked == [("collect", True), ("collect", False), ("collect", False)]
+    assert [dry for _, dry in tier.asked] == [True, False, True, False]
 
 
 def test_upload(streamd: CommandLine, tier: FakeTier) -> None:
