@@ -495,9 +495,10 @@ async def _in_words(endpoint: Endpoint, login: Awaitable[None]) -> None:
     except ssl.SSLError as error:  # a client's certificate is looked at when all else is done
         raise ConnectionLost(f"no TLS with {endpoint}: {_tls_reason(endpoint, error)}") from error
     except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
-        hint = f"; if it expects TLS, the address begins with {TLS_SCHEME}://"
+        hint = f", or expects TLS: then the address begins with {TLS_SCHEME}://"
         raise ConnectionLost(
-            f"{endpoint} ended the connection during the login{'' if endpoint.tls else hint}"
+            f"{endpoint} ended the connection during the login: it has as many as it takes, or is "
+            f"being stopped{'' if endpoint.tls else hint}"
         ) from error
     except ProtocolError as error:
         raise _foreign(endpoint, str(error)) from error

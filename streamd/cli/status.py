@@ -74,8 +74,8 @@ def _lines(server: str, found: Overview) -> Iterator[str]:
     if found.wrong:
         yield f"{server}: {plural(len(found.wrong), 'thing')} to look at"
         for trouble in found.wrong[:_MOST_TROUBLES]:
-            where = f"stream {shown(trouble.stream)} {_in(trouble.vhost)}" if trouble.stream else ""
-            yield f"  ! {where}{trouble.what}"
+            where = f"stream {shown(trouble.stream)} {_in(trouble.vhost)}".rstrip()
+            yield f"  ! {where}: {trouble.what}" if trouble.stream else f"  ! {trouble.what}"
         if len(found.wrong) > _MOST_TROUBLES:
             yield f"  ! and {len(found.wrong) - _MOST_TROUBLES:,} more"
     elif not found.has_looked:

@@ -42,7 +42,7 @@ def test_a_stream_takes_no_messages(streamd: CommandLine) -> None:
     assert ended.code == 1
     first, second, third, *_ = ended.out.splitlines()
     assert first.endswith(": 1 thing to look at")
-    assert second == "  ! stream s takes no messages: /place: no such folder"
+    assert second == "  ! stream s: takes no messages: /place: no such folder"
     assert third.endswith("; 1 of them takes no messages")
     (wrong,) = json.loads(streamd("status", "--json").out)["wrong"]
     assert (wrong["kind"], wrong["vhost"], wrong["stream"]) == ("stream", "/", "s")
