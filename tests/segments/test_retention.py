@@ -48,7 +48,8 @@ class RetentionMachine(RuleBasedStateMachine):
         Args:
             newest_bytes: that the newest segment had then; default as many as now.
         """
-        self.known.update((one.base_offset, one) for one in self.log.segments.shown)
+        # Also those that were shown and hidden since by one flush.
+        self.known.update((one.base_offset, one) for one in self.log.segments.kept)
         kept = [one for base, one in sorted(self.known.items()) if base >= self.first]
         most, age_ms = self.policy.max_length_bytes, self.policy.max_age_ms
         later = 0 if newest_bytes is None else kept[-1].size - newest_bytes
