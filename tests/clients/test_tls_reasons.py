@@ -145,4 +145,4 @@ def test_a_port_without_tls(backend: str) -> None:
 def test_a_port_that_expects_tls(backend: str) -> None:
     with listening(lambda connection: connection.recv(1000)) as port:
         found = reason(backend, f"rabbitmq-stream://localhost:{port}/")
-    assert found.endswith("; if it expects TLS, the address begins with rabbitmq-stream+tls://")
+    assert found.endswith(", or expects TLS: then the address begins with rabbitmq-stream+tls://")
