@@ -24,7 +24,7 @@ from streamd.cli.common import (
 )
 from streamd.cli.terminal import Failed, Misused, note, show_table, shown, write_json
 from streamd.cli.tier import stream_text
-from streamd.operations.arguments import ARGUMENTS, MAX_AGE, MAX_LENGTH, Argument
+from streamd.operations.arguments import ARGUMENTS, MAX_AGE, MAX_LENGTH, Argument, as_typed
 from streamd.operations.names import as_sent
 from streamd.operations.stream_views import ListStreams, StreamSummary
 from streamd.operations.streams import CreateStream
@@ -92,7 +92,7 @@ def _given(options: Mapping[str, object]) -> dict[str, str]:
     for name in ARGUMENTS:
         match options.get(_key(name)):
             case str() as text:
-                found[name] = text
+                found[name] = as_typed(name, text)
             case bool(is_on):
                 found[name] = str(is_on).lower()
             case (_, *_) as names:  # a name with a comma stands in brackets
@@ -132,7 +132,7 @@ def create(
       streamd stream create flights --filter-size 64
       streamd stream create orders --filter-property region
       streamd stream create returns --filter-property kind --filter-property item
-      streamd stream create audit --max-age 7D --max-length-bytes 10000000000
+      streamd stream create audit --max-age 7D --max-length-bytes 10GB
       streamd stream create orders --key-property order_id --key-property customer
     """
     given = _given(options)

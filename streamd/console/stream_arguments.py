@@ -3,7 +3,7 @@
 from collections.abc import Callable, ItemsView, Iterable
 
 from streamd.console.forms import Form
-from streamd.operations.arguments import ARGUMENTS, Argument
+from streamd.operations.arguments import ARGUMENTS, Argument, as_typed
 
 TITLES = {name: argument.title for name, argument in ARGUMENTS.items() if argument.heading}
 
@@ -18,4 +18,4 @@ def groups(chosen: Callable[[str], bool]) -> ItemsView[str, list[Argument]]:
 
 def given(form: Form, names: Iterable[str]) -> dict[str, str]:
     """The arguments that were filled in."""
-    return {name: text for name in names if (text := form.text(name))}
+    return {name: as_typed(name, text) for name in names if (text := form.text(name))}

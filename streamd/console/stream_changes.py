@@ -80,7 +80,7 @@ class StreamChanges:
         changes = {
             key: text
             for key in sorted(a.SETTINGS)
-            if form.has(key) and (text := form.text(key)) != form.text(_WAS + key)
+            if form.has(key) and (text := a.as_typed(key, form.text(key))) != form.text(_WAS + key)
         }
         if not changes:
             return self._back(request, found, "Nothing was changed.")

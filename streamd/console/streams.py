@@ -1,17 +1,21 @@
 """The list of streams, and creating one."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from segments.words import duration, size
 from streamd.console.administering import host_names, hosts_chosen
 from streamd.console.forms import Form
 from streamd.console.listing import Column, list_items
 from streamd.console.site import NavigationItem, Site
 from streamd.console.stream_arguments import TITLES, given, groups
 from streamd.operations import streams as s
+from streamd.operations.argument_kinds import age_seconds
+from streamd.operations.arguments import FILTER_PROPERTY, KEY_PROPERTIES, MAX_AGE, MAX_LENGTH
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.stream_views import (
     DescribeStreams,
@@ -21,6 +25,7 @@ from streamd.operations.stream_views import (
 )
 
 _BAD_REQUEST = 400
+_FIRST = (MAX_AGE, MAX_LENGTH, KEY_PROPERTIES, FILTER_PROPERTY)  # what most want to say
 
 
 class StreamsPages:
@@ -77,12 +82,15 @@ class StreamsPages:
             values=values,
             hosts=await host_names(self._site, request),
             problem=problem,
-            groups=list(groups(lambda _: True)),
+            groups=list(groups(lambda key: key not in _FIRST)),
+            first=_FIRST,
+            has_more=any(values.get(key) for key in TITLES if key not in _FIRST),
         )
 
     async def _create(self, request: Request, form: Form) -> Response:
         name, vhost = form.name("name"), form.name("vhost")
-        asked = s.CreateStream(vhost=vhost, stream=name, arguments=given(form, TITLES))
+        arguments = given(form, TITLES)
+        asked = s.CreateStream(vhost=vhost, stream=name, arguments=arguments)
         problem = f"there is a stream {name} already, with the same arguments"
         try:
             created = await self._ask_engine(request, asked)
@@ -92,8 +100,18 @@ class StreamsPages:
             return await self._show_form(request, form.values(), refused.details, _BAD_REQUEST)
         if not created.is_new:
             return await self._show_form(request, form.values(), problem, _BAD_REQUEST)
-        notice = f"The stream {name} was created."
+        notice = f"The stream {name} was created.{_kept(arguments)}"
         return self._site.go(request, self._site.url("streams", vhost, name), notice)
+
+
+def _kept(arguments: Mapping[str, str]) -> str:
+    """How long and how much is kept, as the server has understood it; empty for no limits."""
+    limits = []
+    if age := arguments.get(MAX_AGE):
+        limits.append("for " + re.sub(r" 0 \w+$", "", duration(age_seconds(age))))
+    if length := arguments.get(MAX_LENGTH):
+        limits.append(f"up to {size(int(length))}")
+    return f" It keeps messages {' and '.join(limits)}." if limits else ""
 
 
 def _with_figures(row: StreamSummary, figures: StreamFigures | None) -> StreamSummary:

@@ -1,7 +1,9 @@
 """What values an argument of a stream may have, and how each door writes them."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import Enum
 from typing import TypeAlias
 
@@ -35,6 +37,7 @@ Plain: TypeAlias = int | float | str | bool
 Value: TypeAlias = Plain | Age
 
 AUTO = "auto"
+_TYPED = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-z]*)")  # a number and a unit
 _UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -59,6 +62,7 @@ class Kind:
             means true, and one that begins with --no- means false.
         choices: all of them, as texts with their titles; empty where there are too many.
         is_list: names with commas between them.
+        typed: gives such a text for what people type; what cannot be understood stays as it is.
     """
 
     expected: str
@@ -67,6 +71,7 @@ class Kind:
     metavar: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     is_list: bool = False
+    typed: Callable[[str], str] = str
 
 
 def whole(low: int, high: int, metavar: str = "N") -> Kind:
@@ -80,6 +85,50 @@ def whole(low: int, high: int, metavar: str = "N") -> Kind:
         return number
 
     return Kind(expected, read, AmqpType.INTEGER, metavar)
+
+
+def size(low: int, high: int) -> Kind:
+    """A number of bytes."""
+    return replace(whole(low, high, "BYTES"), typed=_typed_size)
+
+
+def _typed_size(text: str) -> str:
+    """Bytes as people type them, 10 GB or 1.5 GiB, in digits."""
+    found = _TYPED.fullmatch(_plain_number(text))
+    factor = _SIZES.get(found[2]) if found else None
+    number = Decimal(found[1]) * factor if found and factor else Decimal("0.5")
+    return str(int(number)) if number == int(number) else text
+
+
+def _typed_age(text: str) -> str:
+    """An age as people type it, 7 d or 2 weeks, in its form."""
+    if AGE_FORM.fullmatch(text):
+        return text  # M and m are two units
+    found = _TYPED.fullmatch(_plain_number(text))
+    unit = _AGES.get(found[2].removesuffix("s") or "s") if found and found[2] else None
+    if found is None or unit is None or "." in found[1]:
+        return text
+    return f"{int(found[1]) * unit[0]}{unit[1]}"
+
+
+def _plain_number(text: str) -> str:
+    return " ".join(text.replace(",", "").replace("_", "").lower().split())
+
+
+_SIZES = {"": 1, "b": 1, "byte": 1, "bytes": 1} | {
+    f"{letter}{middle}b": step**power
+    for power, letter in enumerate("kmgtp", 1)
+    for middle, step in (("", 1_000), ("i", 1_024))
+}
+_AGES = {
+    **dict.fromkeys(("s", "sec", "second"), (1, "s")),
+    **dict.fromkeys(("min", "minute"), (1, "m")),
+    **dict.fromkeys(("h", "hour"), (1, "h")),
+    **dict.fromkeys(("d", "day"), (1, "D")),
+    **dict.fromkeys(("w", "week"), (7, "D")),
+    "month": (1, "M"),
+    **dict.fromkeys(("y", "year"), (1, "Y")),
+}
 
 
 def choice(*choices: str) -> Kind:
@@ -170,6 +219,7 @@ AGE = Kind(
     "a number and one of the units Y, M, D, h, m, s, as in 7D",
     lambda text: Age(text, age_seconds(text)),
     metavar="AGE",
+    typed=_typed_age,
 )
 RATE = Kind("a share between 0 and 1, as in 0.01", _rate, AmqpType.RATE, "RATE")
 _TRUE_OR_FALSE = choice("true", "false")

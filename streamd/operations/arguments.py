@@ -94,13 +94,13 @@ _KEPT, _IN_TIER, _FILTERS, _KEYS, _CHUNKS = "How much is kept", "Tier", "Filters
 _TABLE = (
     Argument(
         name=MAX_LENGTH,
-        kind=kinds.whole(0, _MAX_BYTES, "BYTES"),
+        kind=kinds.size(0, _MAX_BYTES),
         meaning="The oldest segments are deleted while the stream is larger, in bytes. What is in "
         "the tier counts, and is deleted there",
         option="--max-length-bytes",
         heading=_KEPT,
         title="Size, at most",
-        example="10000000000",
+        example="10 GB",
     ),
     Argument(
         name=MAX_AGE,
@@ -109,18 +109,18 @@ _TABLE = (
         option="--max-age",
         heading=_KEPT,
         title="Age, at most",
-        example="7D, 12h",
+        example="7 d, 12 h",
     ),
     Argument(
         name=SEGMENT_SIZE,
-        kind=kinds.whole(1, MAX_SEGMENT_BYTES, "BYTES"),
+        kind=kinds.size(1, MAX_SEGMENT_BYTES),
         meaning="A new segment is begun at this size, in bytes",
         default=f"{DEFAULT_SEGMENT_BYTES:,}; {DEFAULT_TIER_SEGMENT_BYTES:,} for a stream in the "
         "tier",
         option="--segment-size",
         heading=_KEPT,
         title="Segment size",
-        example="500000000",
+        example="500 MB",
     ),
     Argument(
         name=TIER,
@@ -134,7 +134,7 @@ _TABLE = (
     ),
     Argument(
         name=LOCAL_LENGTH,
-        kind=kinds.whole(0, _MAX_BYTES, "BYTES"),
+        kind=kinds.size(0, _MAX_BYTES),
         meaning="The messages of the oldest segments are deleted from the local disk while those "
         "that are there take up more, in bytes. They stay in the tier, and can be read. What is "
         "not in the tier stays on the disk",
@@ -142,7 +142,7 @@ _TABLE = (
         option="--local-max-length-bytes",
         heading=_IN_TIER,
         title="Local size, at most",
-        example="1000000000",
+        example="1 GB",
     ),
     Argument(
         name=LOCAL_AGE,
@@ -152,7 +152,7 @@ _TABLE = (
         option="--local-max-age",
         heading=_IN_TIER,
         title="Local age, at most",
-        example="1D, 12h",
+        example="1 d, 12 h",
     ),
     Argument(
         name=FILTER_PROPERTY,
@@ -249,13 +249,13 @@ _TABLE = (
     ),
     Argument(
         name=CHUNK_BYTES,
-        kind=kinds.whole(1, MAX_CHUNK_BYTES, "BYTES"),
+        kind=kinds.size(1, MAX_CHUNK_BYTES),
         meaning="Bytes of messages in a chunk, at most; a larger message gets a chunk of its own",
         default=f"{DEFAULT_CHUNK_BYTES:,}",
         option="--chunk-max-bytes",
         heading=_CHUNKS,
         title="Bytes in a chunk",
-        example="1000000",
+        example="1 MB",
     ),
     Argument(
         name=CHUNK_WAIT,
@@ -298,6 +298,11 @@ def read_argument(name: str, text: str) -> Value:
     except ValueError as expected:
         details = f"{name} is {text[:40]!r}, expected {expected}"
         raise Refused(Reason.PRECONDITION_FAILED, details) from None
+
+
+def as_typed(name: str, text: str) -> str:
+    """The text of an argument for what somebody has typed: 7D for 7 d, digits for 10 GB."""
+    return ARGUMENTS[name].kind.typed(text) if name in ARGUMENTS else text
 
 
 def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:

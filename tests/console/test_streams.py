@@ -6,6 +6,7 @@ from unittest.mock import MagicMock
 from urllib.parse import quote
 
 import pytest
+from bs4 import BeautifulSoup
 
 from segments.gaps import NO_GAPS
 from segments.message import Message
@@ -161,6 +162,35 @@ async def test_a_stream_is_created_with_its_arguments(server: Harness, browser: 
     text = await browser.text("/streams/%2F/orders")
     assert "The stream orders was created." in text
     assert "The stream orders was created." not in await browser.text("/streams/%2F/orders")
+
+
+async def test_limits_are_taken_as_they_are_typed_and_shown_back(
+    server: Harness, browser: Visitor
+) -> None:
+    fields = {"vhost": "/", "max-age": "7 days", "max-length-bytes": "1.5 GB"}
+    answer = await browser.send("/create-stream", {"name": "s", **fields})
+    text = await shown(browser, answer)
+    assert "The stream s was created. It keeps messages for 7 d and up to 1.5 GB." in text
+    found = server.host.arguments("s")
+    assert (str(found["max-age"]), found["max-length-bytes"]) == ("7D", 1_500_000_000)
+    change = {"max-age": "2 weeks", "was-max-age": "7D", "max-length-bytes": "1.5 GB"}
+    await browser.send("/streams/%2F/s/change", {**change, "was-max-length-bytes": "1500000000"})
+    found = server.host.row("s").effective
+    assert (str(found["max-age"]), found["max-length-bytes"]) == ("14D", 1_500_000_000)
+
+
+async def test_what_few_need_is_folded(browser: Visitor) -> None:
+    page = await browser.page("/create-stream")
+    folded = page.main.select_one("details")
+    first = [f["name"] for f in page.main("input") if f.get("type") != "hidden"]
+    advanced = {field["name"] for field in folded(["input", "select"])}
+    assert [name for name in first if name not in advanced] == [
+        *("name", "max-age", "max-length-bytes", "stream-key-properties", "stream-filter-property")
+    ]
+    assert not folded.has_attr("open")
+    wrong = {"name": "t", "vhost": "/", "stream-chunk-max-records": "many"}
+    answer = await browser.send("/create-stream", wrong)
+    assert BeautifulSoup(answer.text, "html.parser").select_one("details[open]")
 
 
 @pytest.mark.parametrize(
