@@ -146,9 +146,9 @@ def _columns(*, with_host: bool) -> list[Column[ConnectionRow]]:
         Column("protocol", "Protocol", lambda row: row.connection.protocol),
         Column("since", "Since", lambda row: row.connection.connected_at_ms, is_number=True),
         Column("publishers", "Publishers", lambda row: row.num_publishers, is_number=True),
-        Column("published", "Published", lambda row: row.rates.published or 0, is_number=True),
+        Column("published", "Published/s", lambda row: row.rates.published or 0, is_number=True),
         Column("consumers", "Consumers", lambda row: row.num_consumers, is_number=True),
-        Column("consumed", "Sent", lambda row: row.rates.consumed or 0, is_number=True),
+        Column("consumed", "Delivered/s", lambda row: row.rates.consumed or 0, is_number=True),
         Column("lag", "Behind", lambda row: -1 if row.lag is None else row.lag, is_number=True),
     ]
     if with_host:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from starlette.requests import Request
 
 from segments.words import whole_number
+from streamd.console.tables import Head
 from streamd.net import threads
 from streamd.net.turns import in_turns
 
@@ -57,6 +58,11 @@ class Listing(Generic[Item]):
     sort: str
     is_descending: bool
     others: dict[str, str]
+
+    @property
+    def head(self) -> Head:
+        """For its table."""
+        return Head(*((column.title, column.is_number) for column in self.columns))
 
     def query(self, **changes: object) -> dict[str, object]:
         """What the address says behind the path, but for some changes."""

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from streamd.console.charts import Chart, make_chart
 from streamd.console.site import NavigationItem, Site
-from streamd.operations.server import GetOverview, Moment
+from streamd.operations.server import BEHIND_SECONDS, GetOverview, Moment
 
 _MOST_TROUBLES = 20
 _MOST_RECENT = 10  # lines of the log
@@ -33,6 +33,7 @@ class OverviewPages:
             num_more_troubles=max(0, len(found.wrong) - _MOST_TROUBLES),
             recent=[] if server is None else server.recent[: -_MOST_RECENT - 1 : -1],
             behind=found.behind,
+            late_seconds=BEHIND_SECONDS,
             is_looking=not found.has_looked,
             server=server,
             now=moments[-1] if moments else None,
@@ -48,14 +49,14 @@ def charts_of(moments: list[Moment]) -> list[Chart]:
             "Messages",
             "rate",
             moments,
-            [("stored", lambda m: m.messages_in), ("sent", lambda m: m.messages_out)],
+            [("published", lambda m: m.messages_in), ("delivered", lambda m: m.messages_out)],
         ),
         make_chart(
             "bytes",
             "Bytes",
             "bytes",
             moments,
-            [("stored", lambda m: m.bytes_in), ("sent", lambda m: m.bytes_out)],
+            [("published", lambda m: m.bytes_in), ("delivered", lambda m: m.bytes_out)],
         ),
         make_chart(
             "confirms",

@@ -16,6 +16,7 @@ from streamd.console import words
 from streamd.console.assets import Assets
 from streamd.console.forms import MAX_FORM_BYTES, Form, read_form
 from streamd.console.sessions import Session, Sessions
+from streamd.console.tables import columns
 from streamd.http_api.caller import visitor_of
 from streamd.http_api.service import Service
 from streamd.net import threads
@@ -194,6 +195,7 @@ def _environment() -> "Environment":
         cache_size=-1,  # all
     )
     environment.filters.update(words.FILTERS)
+    environment.globals["columns"] = columns
     return environment
 
 

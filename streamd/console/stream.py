@@ -34,6 +34,11 @@ class Setting(NamedTuple):
     now: str
     default: str
 
+    @property
+    def is_default(self) -> bool:
+        """Nobody has declared or changed it."""
+        return not self.declared and not self.now
+
 
 class Found(NamedTuple):
     """The stream in the path of a request, and what its user may do with it."""
@@ -133,13 +138,13 @@ def _charts(moments: list[StreamMoment]) -> list[Chart]:
             "Messages",
             "rate",
             moments,
-            [("stored", lambda m: m.messages_in), ("sent", lambda m: m.messages_out)],
+            [("published", lambda m: m.messages_in), ("delivered", lambda m: m.messages_out)],
         ),
         make_chart(
             "bytes",
             "Bytes",
             "bytes",
             moments,
-            [("stored", lambda m: m.bytes_in), ("sent", lambda m: m.bytes_out)],
+            [("published", lambda m: m.bytes_in), ("delivered", lambda m: m.bytes_out)],
         ),
     ]

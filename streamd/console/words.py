@@ -9,6 +9,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from segments import words
+from streamd.console.map_names import height_of, names_at
+from streamd.operations.server import BEHIND_SECONDS
 
 _NONE = "\N{EN DASH}"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -29,9 +31,21 @@ def rate(value: float | None) -> str:
     return _NONE if value is None else words.rate(value)
 
 
+def pace(value: float | None) -> str:
+    """The same under a title that ends with /s: as 1,234."""
+    return rate(value).removesuffix("/s")
+
+
 def duration(seconds: float | None) -> str:
     """A time span; see `segments.words.duration`."""
     return _NONE if seconds is None else words.duration(seconds)
+
+
+def lag(seconds: float | None) -> str:
+    """How far a consumer is behind; it stands out from where that is trouble."""
+    text = duration(seconds)
+    is_trouble = seconds is not None and seconds > BEHIND_SECONDS
+    return Markup('<strong class="bad">{}</strong>').format(text) if is_trouble else text
 
 
 def percent(value: float | None) -> str:
@@ -97,11 +111,15 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "size": size,
     "rate": rate,
+    "pace": pace,
     "duration": duration,
+    "lag": lag,
     "percent": percent,
     "moment": moment,
     "ago": ago,
     "named": named,
+    "names_at": names_at,
+    "rows": height_of,
     "code": code,
     "as_json": as_json,
     "plural": words.plural,

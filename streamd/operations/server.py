@@ -10,7 +10,7 @@ from streamd.net.transport import Address
 from streamd.operations.declaration import Operation
 from streamd.operations.names import Name
 
-BEHIND_SECONDS = 300  # a consumer that is further behind is trouble; as in cli/alerts.yaml
+BEHIND_SECONDS = 300  # a consumer that is further behind is trouble; for cli/alerts.yaml too
 
 
 class Moment(NamedTuple):

@@ -453,7 +453,7 @@ async def test_how_well_filters_work(server: Harness, browser: Visitor, orders: 
     assert f"Different filter values {told['values']}" in text
     assert f"predicted {told['predicted_ppm'] / 10_000:.3g} %" in text
     assert f"observed {told['observed_ppm'] / 10_000:.3g} %" in text
-    assert "16 bytes now" in text
+    assert "16 B now" in text
     assert "No consumer has read anything." in text
     await orders.subscribe("s", credit=20, filter__0="r1")
     await orders.bodies(3 * sum(1 for n in range(0, 30, 3) if 1 in {(n + k) % 4 for k in range(3)}))

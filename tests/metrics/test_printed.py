@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.cli import main
+from streamd.operations.server import BEHIND_SECONDS
 from tests.support.metrics import Metrics, Scraped
 from tests.support.server import Harness
 from tests.support.tier import FakeTier
@@ -56,6 +57,10 @@ async def scrapes(server: Harness) -> tuple[Scraped, Scraped]:
 
 def names_in(expression: str) -> set[str]:
     return set(METRIC.findall(expression))
+
+
+def test_consumers_are_late_for_the_alert_when_the_server_says_so() -> None:
+    assert f'streamd_stream_lag_seconds{{job="streamd"}} > {BEHIND_SECONDS}' in printed("alerts")
 
 
 async def test_the_dashboard(scrapes: tuple[Scraped, Scraped]) -> None:

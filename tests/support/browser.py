@@ -87,11 +87,11 @@ class Tab:
     def check(self) -> None:
         """Nothing to complain of: neither the browser, nor for those who cannot see or point."""
         where = self.page.url
-        assert self.page.evaluate("window.violations") == [], where
-        assert self.complaints == [], where
-        assert self.barriers(_RULES) == [], where
+        found = [*self.page.evaluate("window.violations"), *self.complaints, *self.barriers(_RULES)]
+        assert found == [], f"{where}: {found}"
         self.page.emulate_media(color_scheme="dark")
-        assert self.barriers(_OF_COLOURS) == [], f"{where} in dark"
+        found = self.barriers(_OF_COLOURS)
+        assert found == [], f"{where} in dark: {found}"
         self.page.emulate_media(color_scheme="light")
 
     def barriers(self, rules: Any = _RULES) -> list[str]:

@@ -34,6 +34,45 @@
 
   const SHOW = { rate, bytes: size, duration };
 
+  // A spike would press all else flat: the scale ends above what 95 of 100 values reach, where the
+  // highest one is far beyond; how high that is stands in the drawing.
+  const FAR = 3;
+
+  function ceiling(plot) {
+    let most = 0, usual = 0;
+    for (const values of plot.data.slice(1)) {
+      const known = values.filter((value) => value !== null).sort((a, b) => a - b);
+      if (!known.length) continue;
+      most = Math.max(most, known[known.length - 1]);
+      usual = Math.max(usual, known[Math.ceil((known.length - 1) * 0.95)]);
+    }
+    return usual > 0 && most > FAR * usual ? usual * 1.5 : most * 1.1 || 1;
+  }
+
+  function markSpikes(plot, show) {
+    const top = plot.scales.y.max, { ctx, bbox } = plot, scale = devicePixelRatio;
+    let best = null;
+    ctx.save();
+    ctx.fillStyle = colour("--text");
+    plot.data.slice(1).forEach((values) => values.forEach((value, n) => {
+      if (value === null || value <= top) return;
+      const x = plot.valToPos(plot.data[0][n], "x", true), y = bbox.top;
+      if (!best || value > best.value) best = { value, x };
+      ctx.beginPath();
+      ctx.moveTo(x, y);
+      ctx.lineTo(x - 5 * scale, y + 8 * scale);
+      ctx.lineTo(x + 5 * scale, y + 8 * scale);
+      ctx.fill();
+    }));
+    if (best) {
+      const isRight = best.x > bbox.left + bbox.width / 2;
+      ctx.font = `${12 * scale}px system-ui, sans-serif`;
+      ctx.textAlign = isRight ? "right" : "left";
+      ctx.fillText(show(best.value), best.x + (isRight ? -8 : 8) * scale, bbox.top + 10 * scale);
+    }
+    ctx.restore();
+  }
+
   function options(element, data) {
     const show = (value) => (value === null || value === undefined ? "–" : SHOW[data.unit](value));
     const names = ["--one", "--two", "--three", "--four"];
@@ -43,7 +82,7 @@
       width: element.clientWidth, height: HEIGHT, legend: { show: false },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { y: { range: (_plot, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      scales: { y: { range: (plot) => [0, ceiling(plot)] } },
       axes: [
         { ...axis, values: clock, space: 80 },
         { ...axis, size: 74, values: (_plot, values) => values.map(show) },
@@ -52,16 +91,23 @@
         label: line.label, stroke: colour(names[n % names.length]), width: 2,
         dash: DASHES[n % DASHES.length], points: { show: false }, spanGaps: false,
       }))],
-      hooks: { setCursor: [(plot) => tell(element, plot, data, show)] },
+      hooks: {
+        setCursor: [(plot) => tell(element, plot, show)],
+        draw: [(plot) => markSpikes(plot, show)],
+      },
     };
   }
 
-  // What the lines say where the pointer is.
-  function tell(element, plot, data, show) {
-    const at = plot.cursor.idx;
-    element.title = at === null || at === undefined ? "" :
-      [new Date(plot.data[0][at] * 1000).toISOString().slice(11, 19),
-        ...data.series.map((line, n) => `${line.label}: ${show(plot.data[n + 1][at])}`)].join("\n");
+  // Above the chart stand the latest values, and those where the pointer is while there is one.
+  function tell(element, plot, show) {
+    const at = plot.cursor.idx, head = element.closest("[data-chart]").querySelector(".latest");
+    const isOver = at !== null && at !== undefined && plot.cursor.left >= 0;
+    const texts = [...plot.data.slice(1).map((values) => show(values[at])),
+      isOver ? `at ${new Date(plot.data[0][at] * 1000).toISOString().slice(11, 19)}` : ""];
+    head.querySelectorAll("strong, .at").forEach((place, n) => {
+      place.dataset.latest ??= place.textContent;
+      place.textContent = isOver ? texts[n] : place.dataset.latest;
+    });
   }
 
   function draw(figure) {
