@@ -6,7 +6,7 @@ seen, or that would change the direction of what stands around them, become ones
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,11 +17,19 @@ from segments.errors import FormatError
 from segments.message import MessageView, Properties, walk_sections
 from segments.message_json import plain_value
 from segments.search.page import FoundMessage
-from segments.selector import parse_property, property_value_reader
+from segments.selector import (
+    Dialect,
+    SelectorError,
+    parse_property,
+    parse_selector,
+    property_value_reader,
+)
+from segments.selector.nodes import Property, PropertySection
 from streamd.http_api.messages import encoded_in_pieces
 
 ROW_BODY = 240  # characters of a body in a list
 ROW_PAIRS = 8  # properties
+_CONDITION_VALUE = 200  # characters of a value that others are found by
 _ROW_VALUE = 80  # characters of a property in a list
 SHOWN_TEXT = 64 << 10  # characters of a body on its page
 SHOWN_HEX = 4 << 10  # bytes
@@ -95,6 +103,7 @@ class Row(NamedTuple):
         size: in bytes, encoded.
         pairs: some of its properties, with their values.
         num_more: others.
+        cells: the values of the properties that are columns, empty for those that it has not.
         is_binary: the body is no text, and shown in hex.
         is_cut: there is more of it.
         damage: what cannot be read of the message; empty when all can.
@@ -106,6 +115,7 @@ class Row(NamedTuple):
     size: int
     pairs: list[tuple[str, str]]
     num_more: int
+    cells: list[str]
     body: str
     is_binary: bool
     is_cut: bool
@@ -117,12 +127,14 @@ class Typed(NamedTuple):
 
     Attributes:
         is_cut: there is more of it.
+        condition: a selector that finds others with this value; empty where there is none.
     """
 
     name: str
     kind: str
     text: str
     is_cut: bool
+    condition: str
 
 
 class Group(NamedTuple):
@@ -193,10 +205,16 @@ def visible(text: str, *, keeps_lines: bool = False) -> str:
     return _UNSEEN.sub(picture, text)
 
 
-def row_of(message: FoundMessage) -> Row:
-    """A message as a row of a list."""
+def row_of(message: FoundMessage, columns: Sequence[Property] = ()) -> Row:
+    """A message as a row of a list.
+
+    Args:
+        message: it.
+        columns: properties that have columns of their own.
+    """
     view = MessageView(message.raw)
     pairs: list[tuple[str, str]] = []
+    cells = [""] * len(columns)
     body, is_binary, is_cut, damage = "", False, False, ""
     num_more = 0
     try:
@@ -204,10 +222,49 @@ def row_of(message: FoundMessage) -> Row:
         found = [*view.application_properties.items(), *_fixed(view)]
         pairs = [(visible(_short(str(k), 60)), _value(v)) for k, v in found[:ROW_PAIRS]]
         num_more = len(found) - len(pairs)
+        known = dict(found) if columns else {}
+        cells = [_value(known[name]) if (name := _shown(p)) in known else "" for p in columns]
     except FormatError as error:
         damage = str(error)
     at = message.offset, message.chunk, message.timestamp_ms, len(message.raw)
-    return Row(*at, pairs, num_more, body, is_binary, is_cut, damage)
+    return Row(*at, pairs, num_more, cells, body, is_binary, is_cut, damage)
+
+
+def _shown(column: Property) -> str:
+    """The name of a property as rows have it."""
+    is_free = column.section is PropertySection.APPLICATION
+    return column.name if is_free else f"{column.section}.{column.name}"
+
+
+def conditions_of(raw: bytes) -> Iterator[tuple[str, str]]:
+    """Selectors for the values of a message's application properties, each with its property."""
+    try:
+        found = MessageView(raw).application_properties
+    except FormatError:
+        return
+    for name, value in islice(found.items(), ROW_PAIRS):
+        if condition := condition_of(name, value):
+            yield name, condition
+
+
+def condition_of(name: Value, value: Value, *, is_fixed: bool = False) -> str:
+    """A selector that finds messages with this value of a property; empty where there is none."""
+    literal = ""
+    if isinstance(value, bool):
+        literal = str(value).upper()
+    elif isinstance(value, int | float):
+        literal = repr(value)
+    elif type(value) is str and len(value) <= _CONDITION_VALUE:
+        literal = "'" + value.replace("'", "''") + "'"
+    if not literal or not isinstance(name, str):
+        return ""
+    try:
+        section = PropertySection.PROPERTIES if is_fixed else PropertySection.APPLICATION
+        text = f"{Property(section, name).text()} = {literal}"
+        parse_selector(Dialect.UNION, text)
+    except SelectorError:
+        return ""
+    return text if text.isprintable() else ""
 
 
 def _fixed(view: MessageView) -> Iterator[tuple[str, Value]]:
@@ -308,20 +365,24 @@ def _typed(raw: bytes, code: int, position: int) -> Iterator[Typed]:
         for _ in range(count // 2):
             name, at = decode_value(raw, at)
             value, end = decode_value(raw, at)
-            yield _one(value_text(name, _SHOWN_VALUE), raw[at], value)
+            is_free = code == codes.Section.APPLICATION_PROPERTIES
+            condition = condition_of(name, value) if is_free else ""
+            yield _one(value_text(name, _SHOWN_VALUE), raw[at], value, condition)
             at = end
     elif code in _LISTED:
         for name in _LISTED[codes.Section(code)][:count]:
             value, end = decode_value(raw, at)
-            yield _one(name, raw[at], value)
+            is_fixed = code == codes.Section.PROPERTIES
+            condition = condition_of(name, value, is_fixed=True) if is_fixed else ""
+            yield _one(name, raw[at], value, condition)
             at = end
 
 
-def _one(name: str, code: int, value: Value) -> Typed:
+def _one(name: str, code: int, value: Value, condition: str) -> Typed:
     text = value_text(value, 2 * _SHOWN_VALUE + 2)
     is_cut = len(text) > _SHOWN_VALUE
     shown = visible(text[:_SHOWN_VALUE], keeps_lines=True)
-    return Typed(visible(name), _TYPES.get(code, "?"), shown, is_cut)
+    return Typed(visible(name), _TYPES.get(code, "?"), shown, is_cut, condition)
 
 
 def _body(message: MessageView, view: str) -> Body:

@@ -30,6 +30,7 @@ from segments.words import whole_number
 from streamd.console import downloads
 from streamd.console.message_view import (
     Row,
+    conditions_of,
     filter_values_of,
     full_of,
     row_of,
@@ -76,6 +77,7 @@ _DOWNLOAD_BYTES = 1 << 20  # that are sent at once, and encrypted
 # seconds, so larger ones are decoded in a thread.
 _LARGE = 2 << 10  # bytes of a message
 _IN_PIECES = 64 << 10  # of one that is written in pieces
+_SEEN, _SEEN_VALUES = 20, 5  # messages that completion looks at; values of each property
 _LONG = 200  # characters of a selector that takes a while
 _TOO_MANY, _NOT_AVAILABLE = 429, 503
 
@@ -95,6 +97,13 @@ class Search(NamedTuple):
     page: FoundPage
     outcome: str
     done: float
+
+
+class Seen(NamedTuple):
+    """What fields of the form are completed with: names of properties, and conditions."""
+
+    names: list[str]
+    conditions: list[str]
 
 
 class MessagePages:
@@ -163,6 +172,7 @@ class MessagePages:
             "filter_names": filter_properties(arguments),
             "problem": None,
             "found": None,
+            "seen": Seen([], []),
             "downloads": downloads,
         }
         status = 200  # also where the form is wrong: browsers complain of others
@@ -193,8 +203,12 @@ class MessagePages:
         else:
             found = await self._search(request, stream, form)
         page = found.page
+        seen = Seen([], []) if is_poll(request) else _seen(page, form)
         return {
             "found": found,
+            "seen": seen,
+            "columns": [column.text() for column in form.properties],
+            "asked_for": await _worked_out(form, _named_in, asked),
             "bar": bar_of(found.figures, page.num_chunks, page.size),
             "plan": await _worked_out(form, plan_of, asked, found.figures),
             "piece": self._address_of_next(stream, form, found),
@@ -242,7 +256,7 @@ class MessagePages:
         else:
             is_over = figures.milliseconds >= MAX_SECONDS * 1000
             outcome = "stopped" if is_over else "going"
-        return await _search_of(figures, page, outcome)
+        return await _search_of(form, figures, page, outcome)
 
     async def _follow(self, request: Request, stream: Found, form: SearchForm) -> Search:
         """What has come since the last turn of the tail, or some of it, the newest first."""
@@ -252,7 +266,7 @@ class MessagePages:
         newest = None if form.has_conditions else TAIL
         page = await self._find(request, stream, words, TAIL_SECONDS, newest)
         page = msgspec.structs.replace(page, messages=page.messages[::-1])
-        return await _search_of(Figures.read("").plus(page, 0), page, "going")
+        return await _search_of(form, Figures.read("").plus(page, 0), page, "going")
 
     async def _snippets(
         self, request: Request, stream: Found, asked: SearchRequest, form: SearchForm
@@ -385,13 +399,40 @@ class MessagePages:
                 return
 
 
-async def _search_of(figures: Figures, page: FoundPage, outcome: str) -> Search:
+async def _search_of(form: SearchForm, figures: Figures, page: FoundPage, outcome: str) -> Search:
+    columns = form.properties
     rows = [
-        row_of(message) if len(message.raw) < _LARGE else await threads.compute(row_of, message)
+        row_of(message, columns)
+        if len(message.raw) < _LARGE
+        else await threads.compute(row_of, message, columns)
         async for message in in_turns(page.messages)
     ]
     done = 1 - min(1.0, page.num_left / max(1, page.num_about))
     return Search(rows, figures, page, outcome, done)
+
+
+def _seen(page: FoundPage, form: SearchForm) -> Seen:
+    """What the messages of a page suggest to ask for next."""
+    names: dict[str, int] = {}
+    conditions: dict[str, None] = {}
+    for message in page.messages[:_SEEN]:
+        if len(message.raw) < _LARGE:
+            for name, condition in conditions_of(message.raw):
+                if condition not in conditions and names.get(name, 0) < _SEEN_VALUES:
+                    names[name] = names.get(name, 0) + 1
+                    conditions[condition] = None
+    before = f"{form.sql} AND " if form.sql else ""
+    return Seen(list(names), [before + condition for condition in conditions])
+
+
+def _named_in(asked: SearchRequest) -> set[str]:
+    """The names of the properties that a search asks for, as rows have them."""
+    found = {*asked.properties} if asked.keys else set()
+    if asked.filter_values:
+        found |= {*asked.filter_properties[:1]}
+    if asked.selector is not None:
+        found |= {property_.text() for property_ in asked.selector.properties}
+    return found
 
 
 async def _worked_out(form: SearchForm, work: Callable[..., Result], *arguments: object) -> Result:

@@ -8,7 +8,15 @@ from starlette.requests import Request
 
 from segments.search.request import SearchRequest
 from segments.segment import MAX_OFFSET
-from segments.selector import TAGS, Dialect, SelectorError, parse_selector
+from segments.selector import (
+    TAGS,
+    Dialect,
+    SelectorError,
+    names_in,
+    parse_property,
+    parse_selector,
+)
+from segments.selector.nodes import Property
 from segments.times import time_ms
 from segments.words import whole_number
 from streamd.http_api.messages import BadRequest
@@ -21,7 +29,8 @@ STARTS = (FIRST, NEWEST, OFFSET, TIME)
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1_000  # rows on a page
 _MAX_CHARACTERS = 20_000
-_FIELDS = ("sql", "tags", "filter", "key", "where", "start", "offset", "time", "limit")
+_MOST_COLUMNS = 8
+_FIELDS = ("sql", "tags", "filter", "key", "where", "start", "offset", "time", "limit", "columns")
 
 Words: TypeAlias = list[tuple[str, str]]
 
@@ -60,6 +69,7 @@ class SearchForm(NamedTuple):
         where: in which property the key stands; empty for the key properties of the stream.
         offset, time: where it starts, in words.
         limit: messages at most, in digits.
+        columns: names of properties that have columns of their own.
         is_live: new messages are wanted, as they come.
     """
 
@@ -72,6 +82,7 @@ class SearchForm(NamedTuple):
     offset: str
     time: str
     limit: str
+    columns: str
     is_live: bool
 
     @property
@@ -92,6 +103,33 @@ class SearchForm(NamedTuple):
     def has_conditions(self) -> bool:
         """Whether not every message is wanted."""
         return any((self.sql, self.tags, self.filter, self.key))
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is filled in but what stands in the bar."""
+        others = (self.tags, self.filter, self.key, self.where, self.offset, self.time)
+        plain = (NEWEST, str(DEFAULT_LIMIT), "")
+        return not any(others) and (self.start, self.limit, self.columns) == plain
+
+    @property
+    def properties(self) -> tuple[Property, ...]:
+        """The columns.
+
+        Raises:
+            BadForm: they are none.
+        """
+        try:
+            names = names_in(self.columns) if self.columns else ()
+            found = tuple(map(parse_property, names))
+        except SelectorError as error:
+            raise BadForm("columns", f"the columns: {error.reason}") from None
+        except ValueError as error:
+            raise BadForm("columns", f"the columns: {error}") from None
+        if len(found) > _MOST_COLUMNS:
+            raise BadForm(
+                "columns", f"there are {len(found)} columns, expected at most {_MOST_COLUMNS}"
+            )
+        return found
 
     @property
     def num_wanted(self) -> int:
@@ -149,7 +187,7 @@ def read_search_form(request: Request) -> SearchForm:
     given = {name: query.get(name, "") for name in _FIELDS}
     if any(len(text) > _MAX_CHARACTERS for text in given.values()):
         raise BadRequest(f"a field of the form has more than {_MAX_CHARACTERS:,} characters")
-    for name in ("sql", "tags", "where", "start", "offset", "time", "limit"):
+    for name in ("sql", "tags", "where", "start", "offset", "time", "limit", "columns"):
         given[name] = given[name].strip()
     if given["start"] not in STARTS:
         given["start"] = OFFSET if given["offset"] else TIME if given["time"] else NEWEST

@@ -144,7 +144,7 @@ async def test_the_form_shows_what_was_asked_for(browser: Visitor) -> None:
     page = await browser.page(f"{PATH}?sql=a+%3D+1&start=time&time=2023-11-14&limit=7&key=+k+")
     assert {label.text for label in page.select("#form label")} == {
         *("SQL", "Tags", "Filter value", "Key", "In property"),
-        *("Starting at", "Offset", "Time", "Limit"),
+        *("Starting at", "Offset", "Time", "Limit", "Columns"),
     }
     for label in page.select("#form label"):
         assert page.find(id=label["for"]) is not None
@@ -162,10 +162,10 @@ async def test_the_form_shows_what_was_asked_for(browser: Visitor) -> None:
         ("", "That is all: 30 messages."),
         ("start=offset&offset=20", "That is all: 10 messages. What is before the start was not"),
         ("sql=order_id = 3", "That is all: 1 message found."),
-        ("sql=order_id = 33", "That is all: no message matches."),
+        ("sql=order_id = 33", "No messages match."),
         (
             "sql=ordr_id = 3",
-            "That is all: no message matches. Perhaps: none of 30 messages that were looked into",
+            "No messages match. Perhaps: none of 30 messages that were looked into",
         ),
         ("limit=4", "Stopped at the limit: 4 messages. There may be more. Next 4 messages"),
     ],
@@ -174,10 +174,78 @@ async def test_the_end_is_said(browser: Visitor, query: str, ends: str) -> None:
     assert state(await browser.page(f"{PATH}?{quote(query, safe='=&')}")).startswith(ends)
 
 
+async def test_what_few_ask_for_is_folded(browser: Visitor) -> None:
+    for query, is_open in (("", False), ("sql=a+%3D+1", False), ("key=1", True), ("limit=x", True)):
+        page = await browser.page(f"{PATH}?{query}")
+        assert page.select_one("#form details").has_attr("open") is is_open, query  # type: ignore[union-attr]
+
+
+async def test_fields_are_completed_with_what_was_seen(browser: Visitor, peer: Peer) -> None:
+    page = await browser.page(f"{PATH}?limit=2")
+
+    def choices(identity: str) -> list[str]:
+        return [option["value"] for option in page.select(f"#{identity} option")]
+
+    assert choices("seen-names") == ["order_id", "region", "TAGS"]
+    assert "region = 'EU'" in choices("seen-conditions")
+    page = await browser.page(f"{PATH}?sql=order_id+%3E+3&limit=2")
+    assert "order_id > 3 AND TAGS = 'b'" in choices("seen-conditions")
+    raws = [Message(application_properties={text: text}).encode() for text in HOSTILE]
+    await store(peer, "hostile", raws)
+    page = await browser.page("/streams/%2F/hostile/messages")
+    for condition in choices("seen-conditions"):
+        query = urlencode({"sql": condition})
+        assert len(offsets(await browser.page(f"/streams/%2F/hostile/messages?{query}"))) == 1
+
+
+async def test_columns_are_chosen(browser: Visitor) -> None:
+    page = await browser.page(f"{PATH}?limit=1&columns=region,properties.message_id,none")
+    titles = [" ".join(th.text.split()) for th in page.select("thead th")][:5]
+    assert titles == ["Offset", "Stored", "region", "properties.message_id", "none"]
+    assert [cell.text for cell in page.select("#rows .cell")] == ["EU", "id-29", ""]
+    assert "columns=region" in page.find("a", string="Next 1 messages")["href"]
+    for wrong, said in (("a,a", "columns"), (",".join("abcdefghi"), "there are 9 columns")):
+        page = await browser.page(f"{PATH}?columns={wrong}")
+        assert said in page.select_one(".problem").text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("query", "marked"),
+    [
+        ("sql=order_id = 3", ["3"]),
+        ("sql=order_id = 3 AND region = 'EU'", ["3", "EU"]),
+        ("key=3", ["3"]),
+        ("filter=EU&limit=1", ["EU"]),
+        ("sql=region = 'EU'&columns=region,TAGS&limit=1", ["EU"]),
+        ("limit=1", []),
+    ],
+)
+async def test_what_was_asked_for_is_marked(
+    browser: Visitor, query: str, marked: list[str]
+) -> None:
+    page = await browser.page(f"{PATH}?{quote(query, safe='=&')}")
+    assert [mark.text for mark in page.select("#rows mark")] == marked
+
+
+async def test_others_with_a_value_are_found(browser: Visitor, peer: Peer) -> None:
+    page = await browser.page(f"{PATH}/7")
+    links = {a.text: a["href"] for a in page.select("a.others")}
+    found = await browser.page(links["Find others with this value of region"])
+    assert len(offsets(found)) == 15
+    found = await browser.page(links["Find others with this value of message_id"])
+    assert offsets(found) == [7]
+    raws = [Message(application_properties={text: text}).encode() for text in HOSTILE]
+    await store(peer, "hostile", raws)
+    for number in range(len(HOSTILE)):
+        page = await browser.page(f"/streams/%2F/hostile/messages/{number}")
+        for link in page.select("a.others"):
+            assert offsets(await browser.page(link["href"])) == [number]
+
+
 async def test_an_empty_stream(browser: Visitor, peer: Peer) -> None:
     await peer.create("empty")
     page = await browser.page("/streams/%2F/empty/messages")
-    assert state(page) == "That is all: no message is there."
+    assert state(page) == "No messages are there."
     assert "the stream is empty" in await browser.text("/streams/%2F/empty/messages/0", 404)
     assert await browser.code("/streams/%2F/nothing/messages") == 404
 
@@ -533,7 +601,8 @@ async def test_a_message_in_full(browser: Visitor) -> None:
     page = await browser.page(f"{PATH}/7")
     groups = {
         section.h3.text: [
-            tuple(cell.text for cell in row(["th", "td"])) for row in section.select("tbody tr")
+            tuple(cell.text.partition(" Find others")[0] for cell in row(["th", "td"]))
+            for row in section.select("tbody tr")
         ]
         for section in page.select("section.sheet:has(table)")
     }

@@ -31,7 +31,7 @@ DECLARED: dict[str, Any] = {
 }
 NAME = 'it\'s "odd" $x'
 HOST = "other/host"
-EMPTY = SearchForm("", "", "", "", "", "first", "", "", "50", is_live=False)
+EMPTY = SearchForm("", "", "", "", "", "first", "", "", "50", "", is_live=False)
 
 
 def order(number: int) -> Message:

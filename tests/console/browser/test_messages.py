@@ -69,6 +69,7 @@ def test_searching(tab: Tab, page: Any) -> None:
     tab.go("/streams/%2F/searched")
     page.get_by_role("link", name="Messages").click()
     page.get_by_label("SQL", exact=True).fill("region = 'EU' AND order_id > 290")
+    page.locator("#form summary").click()
     page.get_by_label("Starting at", exact=True).select_option("first")
     page.get_by_role("button", name="Search").click()
     page.get_by_text("That is all:").wait_for()
@@ -95,6 +96,23 @@ def test_searching(tab: Tab, page: Any) -> None:
         page.get_by_role("link", name=view, exact=True).click()
     assert '"order": 294' in page.locator("pre.body").inner_text()
     tab.check()
+
+
+@pytest.mark.parametrize("width", [1400, 400])
+def test_columns_and_others_with_a_value(tab: Tab, page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    tab.go(f"{PATH}?sql=region+%3D+'EU'&columns=region,order_id&limit=3")
+    assert page.locator("#rows mark").all_inner_texts() == ["EU"] * 3
+    tab.check()
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width, "nothing is beside the screen"
+    tab.go(f"{PATH}/7")
+    page.get_by_role("button", name="Copy the body").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    tab.check()
+    page.get_by_role("link", name="with this value of order_id").click()
+    page.get_by_text("1 message found").wait_for()
+    assert offsets(page) == ["7"]
 
 
 def test_what_is_wrong(tab: Tab, page: Any) -> None:
