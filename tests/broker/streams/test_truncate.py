@@ -1,5 +1,6 @@
 """Truncating streams and changing stored offsets, while others publish, read and delete."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,28 @@ async def test_what_outlived_its_limits_while_a_rest_was_copied_goes_then(
     with pytest.raises(Refused, match="meanwhile"):
         await stream.truncate(at_offset(stream.log.segments.first_offset + 1), too_late)
     assert not stream.log.segments.outlived
+
+
+async def test_so_does_what_work_was_cancelled_on(
+    server: Harness, peer: Peer, nursery: trio.Nursery
+) -> None:
+    await fill(peer, 20, stream_max_segment_size_bytes="300")
+    stream = server.host.find("s")
+    held = stream.life.held.maintenance.held
+
+    async def work() -> None:
+        async with held.holding(stream.log.segments.shown[0]) as may_be_touched:
+            assert may_be_touched
+            await trio.sleep_forever()
+
+    nursery.start_soon(work)
+    await wait_all_tasks_blocked()
+    stream.set_policy(replace(stream.log.policy, max_length_bytes=1))
+    await stream.life.held.expire()
+    assert stream.log.segments.outlived, "they are kept while it ends"
+    with trio.fail_after(1):
+        while stream.log.segments.outlived:
+            await trio.sleep(0.01)
 
 
 async def test_the_stream_is_deleted_before_it_begins(

@@ -436,11 +436,11 @@ class TestNothingIsIndexedBeforeItIsCommitted:
         disk = FaultyDisk()
         log = Log.open(FOLDER, POLICY, disk)
         for number in range(num_before):
-            append(log, [b"%d" % number], [b"a"])
+            append(log, [b"%d" % number], [b"before"])
         log.close()
         log = Log.open(FOLDER, POLICY, disk, commits_on_flush=True)
         for number in range(num_before, 6):
-            append(log, [b"%d" % number], [b"a"])
+            append(log, [b"%d" % number], [b"a"])  # which an index of what was there has not
         (segment,) = log.segments.shown
         flush = log.begin_flush()
         size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
@@ -454,7 +454,7 @@ class TestNothingIsIndexedBeforeItIsCommitted:
         log.end_flush(flush)
         if adopted == "after the flush":
             adopt()
-        wanted = [b"%d" % number for number in range(6)]
+        wanted = [b"%d" % number for number in range(num_before, 6)]
         assert read_bodies(log, FIRST, ChunkMatcher([b"a"])) == wanted
         index_all(log)
         assert read_bodies(log, FIRST, ChunkMatcher([b"a"])) == wanted
