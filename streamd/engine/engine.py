@@ -9,6 +9,7 @@ names.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -53,6 +54,7 @@ _LOGGED = frozenset({s.CreateStream, s.DeleteStream, s.CreateSuperStream, s.Dele
     *(s.SetOffset, s.DeleteOffset, PublishMessage, PublishToExchange)
 }
 _MOST_TOLD = 80  # characters of a field
+_PLAIN, _BETWEEN = re.compile(rf"[\w./-]{{1,{_MOST_TOLD}}}", re.ASCII), re.compile(r"[._]")
 
 
 class Parts(NamedTuple):
@@ -164,12 +166,13 @@ def _log(caller: Caller, request: Operation[Any], refused: str = "") -> None:
     """Log a change, or why it was refused; the line names who has asked for it."""
     if isinstance(caller, DoorCaller) or getattr(request, "dry_run", False):
         return  # a door changes only what is counted
-    words = [request.NAME]
+    told = []
     for field in request.__struct_fields__:
         value = getattr(request, field)
         if field in _TOLD and isinstance(value, str) and value:
-            words.append(f"{field}={value[:_MOST_TOLD]!r}")
-    what = " ".join(words)
+            shown = value if _PLAIN.fullmatch(value) else repr(value[:_MOST_TOLD])
+            told.append(f"{field.replace('_', ' ')} {shown}")
+    what = f"{_BETWEEN.sub(' ', request.NAME)}: {', '.join(told)}"
     if refused:
         logger.info("%s refused: %s", what, refused)
     else:

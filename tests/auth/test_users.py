@@ -384,7 +384,7 @@ class TestManaging:
     ) -> None:
         caplog.set_level("DEBUG")
         await add(peer, "ada")
-        assert "user.put name='ada'" in caplog.text
+        assert "user put: name ada" in caplog.text
         assert "ada-secret" not in caplog.text
         assert "secret-word" not in repr(
             c.Manage(1, "user.add", (Pair("password", "secret-word"),))
