@@ -31,7 +31,6 @@ from streamd.connections.amqp091 import (
     channel,
     consumer_methods,
     delivery as consumers,
-    publishing,
 )
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
 from streamd.connections.stream import finding
@@ -43,16 +42,17 @@ from streamd.console import (
     search_form,
     sessions,
 )
-from streamd.engine import figures
+from streamd.engine import figures, publishing as engine_publishing
 from streamd.http_api import found_messages, messages, metrics
 from streamd.metrics import scrape
 from streamd.net import outbox
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
-from streamd.operations import arguments, search_words, tier_reports as reports
+from streamd.operations import arguments, publishing, search_words, tier_reports as reports
 from streamd.operations.streams import MAX_PARTITIONS
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
+from streamd.wire.amqp091.messages import to_amqp10
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
 from streamd.wire.stream.fields import MAX_ITEMS, Pair
@@ -557,7 +557,11 @@ LIMITS = {
     "consumers of a connection": consumer_methods.MAX_CONSUMERS,
     "unacknowledged messages of a connection": channel.MAX_UNACKED,
     "unfinished messages of a connection": f"{amqp091.UNFINISHED_BYTES >> 20} MiB",
-    "keys in `CC` and `BCC` of a message": publishing._MAX_KEYS,
+    "keys in `CC` and `BCC` of a message": to_amqp10._MAX_KEYS,
+    "message that is published": f"{publishing.MAX_MESSAGE_BYTES >> 20} MiB",
+    "filter value of it": f"{publishing.MAX_VALUE_BYTES:,} bytes",
+    "seconds until it is stored": round(engine_publishing._SECONDS),
+    "columns on the messages page": search_form._MOST_COLUMNS,
     "exchanges of a virtual host": topology.MAX_EXCHANGES,
     "bindings of a virtual host": topology.MAX_BINDINGS,
     "arguments of a binding": f"{rules.MAX_ARGUMENTS_BYTES >> 10} KiB",

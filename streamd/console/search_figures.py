@@ -179,7 +179,7 @@ def _by_filter(request: SearchRequest, figures: Figures) -> Iterator[str]:
         return
     if not names:
         yield (
-            "The stream declares no filter property, so filters pass over no chunk: with one, a "
+            "The stream declares no filter property, so filters skip no chunk: with one, a "
             "condition on it would."
         )
         return
@@ -188,7 +188,7 @@ def _by_filter(request: SearchRequest, figures: Figures) -> Iterator[str]:
         yield "No message can fulfil the condition, whatever is in it: nothing is read."
     elif asked.values is None and not asked.properties:
         named = _list(names, "and")
-        yield f"The condition does not narrow {named}: filters pass over no chunk."
+        yield f"The condition does not narrow {named}: filters skip no chunk."
     else:
         yield (
             f"The condition is true only where {_narrowed(asked, names[0])}. By their filters, "
