@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -82,7 +82,12 @@ class Night:
         )
 
     def page(self) -> str:
-        """The console's first page."""
+        """The console's first page; empty while nobody serves it."""
+        with suppress(httpx.TransportError):
+            return self._page()
+        return ""
+
+    def _page(self) -> str:
         base = f"http://localhost:{self.process.http_port}"
         with httpx.Client(base_url=base, follow_redirects=True, timeout=60) as browser:
             user = {"user": "guest", "password": "guest", "next": ""}
