@@ -1,5 +1,6 @@
 """Names at the marks on the map of a stream: in rows, so that none lies on another."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ def names_at(marks: Sequence[Mark]) -> list[Name]:
 
 
 def _placed(marks: Sequence[Mark], sign: float, kind: str) -> list[Name]:
-    ends = [-_ALL] * ROWS
+    ends, places = [-_ALL] * ROWS, [mark.x for mark in marks]
     found: list[Name] = []
     for mark in marks:
         text = mark.title
@@ -44,10 +45,18 @@ def _placed(marks: Sequence[Mark], sign: float, kind: str) -> list[Name]:
             text = f"{text[: _MOST_SIGNS - 1]}…"
         width = _MARK + len(text) * sign
         is_left = mark.x + width > _ALL and mark.x > width
-        begin = mark.x - width if is_left else mark.x - _MARK
+        begin, after = (
+            (mark.x - width, mark.x + _MARK) if is_left else (mark.x - _MARK, mark.x + width)
+        )
+        # In the first row are the marks, too: a name lies on none of another place.
+        is_crossed = (
+            bisect_left(places, mark.x) > bisect_right(places, begin - _MARK)
+            if is_left
+            else bisect_left(places, after + _MARK) > bisect_right(places, mark.x)
+        )
         for row, end in enumerate(ends):
-            if begin >= end:
-                ends[row] = mark.x + (_MARK if is_left else width)
+            if begin >= end and (row or not is_crossed):
+                ends[row] = after
                 found.append(Name(mark.x, row, is_left, text, kind))
                 break
     return found

@@ -69,5 +69,8 @@ def test_names_on_the_map_do_not_lie_on_each_other(marks: list[Mark]) -> None:
                 if (name.kind, name.row) == (kind, row)
             )
             assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
+            if row == 0:
+                inside = [(low, high, mark.x) for low, high in spans for mark in marks]
+                assert not any(low < x < high for low, high, x in inside), "marks are seen"
     if marks:
         assert {name.kind for name in names} == {"wide", "narrow"}, "the first has always room"

@@ -56,7 +56,7 @@
     ctx.fillStyle = colour("--text");
     plot.data.slice(1).forEach((values) => values.forEach((value, n) => {
       if (value === null || value <= top) return;
-      const x = plot.valToPos(plot.data[0][n], "x", true), y = bbox.top;
+      const x = plot.valToPos(plot.data[0][n], "x", true), y = bbox.top - 10 * scale;
       if (!best || value > best.value) best = { value, x };
       ctx.beginPath();
       ctx.moveTo(x, y);
@@ -66,9 +66,12 @@
     }));
     if (best) {
       const isRight = best.x > bbox.left + bbox.width / 2;
+      const text = show(best.value), x = best.x + (isRight ? -8 : 8) * scale;
       ctx.font = `${12 * scale}px system-ui, sans-serif`;
       ctx.textAlign = isRight ? "right" : "left";
-      ctx.fillText(show(best.value), best.x + (isRight ? -8 : 8) * scale, bbox.top + 10 * scale);
+      const width = ctx.measureText(text).width;
+      ctx.clearRect(isRight ? x - width : x, bbox.top - 14 * scale, width, 13 * scale);
+      ctx.fillText(text, x, bbox.top - 2 * scale);
     }
     ctx.restore();
   }
@@ -80,6 +83,7 @@
       ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
     return {
       width: element.clientWidth, height: HEIGHT, legend: { show: false },
+      padding: [18, null, null, null],
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
       cursor: { drag: { x: false, y: false }, points: { size: 6 } },
       scales: { y: { range: (plot) => [0, ceiling(plot)] } },
