@@ -56,7 +56,11 @@ from streamd.operations.declaration import Asker, Operation as Asked
 from streamd.operations.errors import Reason
 from streamd.operations.names import Name
 
+_MOST_SHOWN = 300  # characters of a row that is wrong
 _DECLARED_AT_ONCE = 200
+# And so many bytes, with a row of MAX_BODY_BYTES behind them: in base64 they fit into a frame of
+# the stream protocol, in which the command line asks.
+_DECLARED_BYTES = 256 << 10
 _MOST_COMMAS = 750_000  # in rows of one kind, which are told apart in one go: 40 ms
 _NONE = msgspec.Raw(b"[]")
 _LEFT_OUT = ("topic_permissions", "parameters", "global_parameters", "policies")
@@ -268,7 +272,8 @@ class _Batch:
 
     def __init__(self, asker: Asker, taken: Taken) -> None:
         self._asker, self._taken = asker, taken
-        self._rows: list[tuple[str, Row, Asked[Any]]] = []
+        self._rows: list[tuple[str, Row, Asked[Any], d.Declaration]] = []
+        self._size = 0
 
     async def add(self, kind: str, row: Row) -> None:
         """One more row."""
@@ -284,29 +289,30 @@ class _Batch:
             if asked is None:
                 self._taken.known[kind] += 1
                 return
-            self._rows.append((kind, row, asked))
-            if len(self._rows) >= _DECLARED_AT_ONCE:
+            encoded = msgspec.Raw(encode(asked))
+            self._rows.append((kind, row, asked, d.Declaration(asked.NAME, encoded)))
+            self._size += len(bytes(encoded))
+            if len(self._rows) >= _DECLARED_AT_ONCE or self._size >= _DECLARED_BYTES:
                 await self.carry_out()
 
     async def carry_out(self) -> None:
         """Declare what has come together."""
         while self._rows:
-            declarations = [
-                d.Declaration(asked.NAME, msgspec.Raw(encode(asked))) for *_, asked in self._rows
-            ]
+            declarations = [declaration for *_, declaration in self._rows]
             outcomes = await self._asker.ask(d.Declare(declarations=declarations))
             done_with, self._rows = self._rows[: len(outcomes)], self._rows[len(outcomes) :]
-            for (kind, row, asked), outcome in zip(done_with, outcomes, strict=True):
+            for (kind, row, asked, _), outcome in zip(done_with, outcomes, strict=True):
                 if not outcome.reason:
                     (self._taken.new if outcome.is_new else self._taken.known)[kind] += 1
                 elif isinstance(asked, r.Bind) and outcome.reason == Reason.NOT_FOUND.name:
                     self._taken.left_out.append(f"{_about(asked)}: {outcome.details}")
                 else:
                     raise _wrong(kind, row, outcome.details)
+        self._size = 0
 
 
 def _wrong(kind: str, row: Row, why: str) -> BadRequest:
-    return BadRequest(f"{kind}, {_shown(row)!r}: {why}")
+    return BadRequest(f"{kind}, {_shown(row)!r:.{_MOST_SHOWN}}: {why}")
 
 
 def _read_host(row: Row) -> v.AddVirtualHost:

@@ -74,6 +74,20 @@ def test_definitions_that_cannot_be_taken(streamd: CommandLine, document: str, s
     assert ended.code == int(said.startswith("Error"))
 
 
+def test_definitions_with_long_rows(streamd: CommandLine) -> None:
+    """They are asked for in frames of the stream protocol, and the one that is wrong is named."""
+    long = {"x-match": "all"} | {f"k{n}": "x" * 500 for n in range(50)}
+    ends = {"vhost": "/", "source": "amq.headers", "destination": "s", "routing_key": ""}
+    row = ends | {"destination_type": "queue", "arguments": long}
+    queue = {"name": "s", "vhost": "/", "type": "stream"}
+    document = json.dumps({"queues": [queue], "bindings": [row] * 100})
+    ended = streamd("definitions", "import", stdin=document.encode())
+    assert ended.notes.startswith("created queues 1; ")
+    assert "Error: <stdin>: bindings, {'vhost': '/', 'source': 'amq.headers'" in ended.notes
+    assert "characters, expected at most" in ended.notes
+    assert len(ended.notes) < 1_000
+
+
 def test_a_virtual_host_that_is_not_there(streamd: CommandLine) -> None:
     ended = streamd("definitions", "import", "--vhost", "x", stdin=b"{}")
     assert "there is no virtual host 'x'; streamd vhost add creates one" in ended.notes
