@@ -351,7 +351,7 @@ TRIED: dict[str, Tried] = {
 # They only read, or find what they are to make.
 WITHOUT_EFFECT = re.compile(
     "Declare|Query|Subscribe|Metadata|Route|Part|.*Stat|Res|Desc|.*Find|.*list|.*tier.st|.*passive"
-    "|.*Purge|BasicConsume|BasicGet|GET|DELETE .*username|ExchangeBind|PUT /api/queues"
+    "|.*Purge|BasicConsume|BasicGet|GET|POST .*/get|DELETE .*username|ExchangeBind|PUT /api/queues"
     "|console: POST /(definitions|create-exchange)"
 )
 
