@@ -73,7 +73,8 @@ def of_consumers(behind: Iterable[s.Behind]) -> Iterator[s.Trouble]:
     """Consumers that are too far behind."""
     for one in behind:
         if one.seconds > s.BEHIND_SECONDS:
-            text = f"{one.who} is {duration(one.seconds)} behind, {plural(one.messages, 'message')}"
+            how_far = f"{duration(one.seconds)} behind, {plural(one.messages, 'message')}"
+            text = f"consumer {one.who} is {how_far}"
             yield s.Trouble(Kind.BEHIND, text, one.vhost, one.stream, one.who)
 
 

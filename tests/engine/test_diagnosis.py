@@ -87,5 +87,5 @@ def test_streams() -> None:
 def test_consumers_that_are_minutes_behind() -> None:
     far, near = (s.Behind(seconds, 5, "till", "/", "s") for seconds in (301, 300))
     assert [one.what for one in diagnosis.of_consumers([far, near])] == [
-        "till is 5 min 1 s behind, 5 messages"
+        "consumer till is 5 min 1 s behind, 5 messages"
     ]

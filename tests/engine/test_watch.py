@@ -30,12 +30,12 @@ async def test_a_consumer_that_is_minutes_behind(
     await peer.subscribe("s", FIRST, credit=0, name="till")
     assert await look() == []
     await trio.sleep(2)
-    assert await look() == ["stream s: till is 2 s behind, 1 message"]
+    assert await look() == ["stream s: consumer till is 2 s behind, 1 message"]
     await trio.sleep(1)
     assert await look() == []
     await peer.send(c.Credit(1, 1))
     await peer.bodies(1)
-    assert await look() == ["no longer: stream s: till is 3 s behind, 1 message"]
+    assert await look() == ["no longer: stream s: consumer till is 3 s behind, 1 message"]
     assert await look() == []
 
 
