@@ -301,8 +301,8 @@ class Server:
         finally:
             if self._doors[name].starts == starts:  # the next one is not there yet
                 self._doors[name] = DoorFacts(name, False, starts, self.broker.now_ms())
-                if self.serving is not None:
-                    logger.info("the process for %s has gone", name, extra=CHANGE)
+            if self.serving is not None:
+                logger.info("the process for %s has gone", name, extra=CHANGE)
 
     async def serve_links(self, name: str, engines_end: socket.socket) -> None:
         """Serve the AMQP connections that a process has, until it ends.

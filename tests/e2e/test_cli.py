@@ -153,7 +153,7 @@ class TestStreams:
         [
             (["--filter-size", "15"], "expected a whole number from 16 to 255 bytes, or auto"),
             (["--filter-size", "256"], "stream-filter-size-bytes is '256'"),
-            (["--max-age", "2w"], "expected a number and one of the units Y, M, D, h, m, s"),
+            (["--max-age", "2x"], "expected a number and one of the units Y, M, D, h, m, s"),
             (["--argument", "max-length-bytes=x"], "max-length-bytes is 'x'"),
         ],
     )

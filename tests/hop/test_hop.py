@@ -1,5 +1,7 @@
 """Operations over the hop: the same answers and refusals as without it."""
 
+import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ from streamd.operations import tier as t, users as u, virtual_hosts as v
 from streamd.operations.declaration import WATCHERS, Operation
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.operations.names import Name
+from streamd.operations.server import GetOverview
 from tests.support.server import Harness, harness
 
 
@@ -330,3 +333,32 @@ def test_messages_arrive_however_they_are_cut(sizes: list[int], cut: int) -> Non
 def test_what_is_no_message(data: bytes) -> None:
     with pytest.raises(HopError):
         list(Frames().receive(data))
+
+
+async def test_a_door_whose_successor_is_there_first_has_gone_all_the_same(
+    server: Harness, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    running = server.server
+    running.serving = nursery
+    ends = []
+    for _ in range(2):
+        engines, doors = socket.socketpair()
+        ends.append(doors)
+        nursery.start_soon(running.serve_door, "HTTP", engines)
+        await wait_all_tasks_blocked()
+    ends[0].close()
+    for _ in range(1_000):  # of a real socket
+        if "the process for HTTP has gone" not in caplog.text:
+            await trio.sleep(0.01)
+    assert "the process for HTTP has gone" in caplog.text
+    facts = (await running.engine.ask(_watcher(server), GetOverview())).server
+    assert facts is not None
+    assert [(door.name, door.is_up, door.starts) for door in facts.doors] == [("HTTP", True, 2)]
+    running.serving = None
+    ends[1].close()
+    nursery.cancel_scope.cancel()
+
+
+def _watcher(server: Harness) -> DoorCaller:
+    return DoorCaller(server.server.directory, "a test")
