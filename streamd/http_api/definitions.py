@@ -195,7 +195,16 @@ async def all_definitions(asker: Asker) -> Row:
         "bindings": [],
     }
     for host in hosts:
-        for name, rows in (await _declared(asker, host)).items():
+        try:
+            declared = await _declared(asker, host)
+        except Exception:  # each asker has its own for what is not there
+            if host in await asker.ask(v.ListHostNames()):
+                raise
+            document["vhosts"].remove({"name": host})  # it was deleted meanwhile
+            rows = document["permissions"]
+            document["permissions"] = [row for row in rows if row["vhost"] != host]
+            continue
+        for name, rows in declared.items():
             document[name] += rows
     return document
 

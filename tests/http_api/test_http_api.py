@@ -12,8 +12,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from streamd.broker.virtual_host import VirtualHost
+from streamd.http_api import definitions
 from streamd.http_api.definitions import Definitions
 from streamd.http_api.messages import MAX_BODY_BYTES, decoded
+from streamd.operations.names import Name
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.amqp import open_peer
@@ -718,3 +720,24 @@ async def test_amqp_connections_and_their_consumers(server: Harness) -> None:
     (consumer,) = await http.get("consumers")
     assert (consumer["consumer_tag"], consumer["ack_required"]) == ("mine", True)
     assert (await http.get("queues/%2F/s"))["consumers"] == 1
+
+
+async def test_a_virtual_host_that_is_deleted_during_an_export_is_left_out(
+    server: Harness, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await http.code("PUT", "vhosts/going") == 201
+    await http.code("DELETE", "permissions/going/guest")  # or its rights change with the host
+    await add_user(server, "ada", "", patterns="")
+    rights = {"configure": "", "write": "", "read": ""}
+    assert await http.code("PUT", "permissions/going/ada", rights) == 201
+    listed = definitions._declared
+
+    async def delete_first(asker: Any, host: Name) -> Any:
+        if host == "going":
+            assert await http.code("DELETE", "vhosts/going") == 204
+        return await listed(asker, host)
+
+    monkeypatch.setattr(definitions, "_declared", delete_first)
+    exported = await http.get("definitions")
+    assert exported["vhosts"] == [{"name": "/"}]
+    assert {row["vhost"] for row in exported["permissions"]} == {"/"}
