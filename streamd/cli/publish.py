@@ -30,6 +30,7 @@ _MAX_LINE_BYTES = 16 << 20  # a frame in JSON: up to 12 bytes for 4, and room fo
 _MAX_TOLD = 10  # lines that are no messages; the others are counted
 _SHOWN_CHARACTERS = 60  # of such a line
 _PATIENCE_SECONDS = 1  # without a confirm
+_LONGEST_PAUSE = 60  # seconds, before it is asked again what is the matter
 _ANSWER_SECONDS = 5  # of a server that is asked why
 _FLUSH_SECONDS = 5  # after Ctrl-C
 _EXAMPLE = '{"body": "hello"}'
@@ -169,13 +170,15 @@ class _Publication:
 
     async def tell_why_it_waits(self, uri: str, sink: "Producer", host: Name) -> None:
         """Say why nothing is confirmed, when that takes more than a moment."""
-        confirmed, told = -1, ""
+        confirmed, told, pause = -1, "", float(_PATIENCE_SECONDS)
         while True:
-            await anyio.sleep(_PATIENCE_SECONDS)
+            await anyio.sleep(pause)
             is_stuck = sink.num_unconfirmed and sink.num_confirmed == confirmed
             confirmed = sink.num_confirmed
             if not is_stuck:
+                pause = _PATIENCE_SECONDS
                 continue
+            pause = min(2 * pause, _LONGEST_PAUSE)  # each time it connects, and that is logged
             why = await _trouble_elsewhere(uri, host, self.stream)
             if why != told:
                 note(f"waiting: {why}")

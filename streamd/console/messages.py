@@ -9,6 +9,7 @@ session, which each request is asked for.
 All searches of a user take turns, also those of other tabs, of the API and of downloads.
 """
 
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -80,6 +81,7 @@ _IN_PIECES = 64 << 10  # of one that is written in pieces
 _SEEN, _SEEN_VALUES = 20, 5  # messages that completion looks at; values of each property
 _LONG = 200  # characters of a selector that takes a while
 _TOO_MANY, _NOT_AVAILABLE = 429, 503
+_OR = re.compile(r"\bor\b", re.IGNORECASE)
 
 
 class Search(NamedTuple):
@@ -421,6 +423,8 @@ def _seen(page: FoundPage, form: SearchForm) -> Seen:
                 if condition not in conditions and names.get(name, 0) < _SEEN_VALUES:
                     names[name] = names.get(name, 0) + 1
                     conditions[condition] = None
+    if len(form.sql) > _LONG or _OR.search(form.sql):  # it would be repeated; AND binds first
+        return Seen(list(names), [])
     before = f"{form.sql} AND " if form.sql else ""
     return Seen(list(names), [before + condition for condition in conditions])
 

@@ -172,7 +172,9 @@ def _log(caller: Caller, request: Operation[Any], refused: str = "") -> None:
         if field in _TOLD and isinstance(value, str) and value:
             shown = value if _PLAIN.fullmatch(value) else repr(value[:_MOST_TOLD])
             told.append(f"{field.replace('_', ' ')} {shown}")
-    what = f"{_BETWEEN.sub(' ', request.NAME)}: {', '.join(told)}"
+    what = _BETWEEN.sub(" ", request.NAME)
+    if told:
+        what += f": {', '.join(told)}"
     if refused:
         logger.info("%s refused: %s", what, refused)
     else:

@@ -17,7 +17,7 @@ from streamd.operations import server as s
 from streamd.operations.connections import Connection, ConsumerFacts
 from streamd.operations.tier_reports import TierStatus
 
-_FURTHEST = 5  # consumers
+FURTHEST = 5  # consumers
 _RECENT_SECONDS = 3_600
 HIDDEN = "the storage of the stream has failed or is full"
 
@@ -71,7 +71,7 @@ class Overview:
                 for facts in found
                 if facts.lag and facts.is_active
             ]
-            behind = heapq.nlargest(_FURTHEST, behind)
+            behind = heapq.nlargest(FURTHEST, behind)
         totals = s.Totals(
             streams=len(streams),
             messages=num_messages,

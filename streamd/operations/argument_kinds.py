@@ -38,6 +38,7 @@ Value: TypeAlias = Plain | Age
 
 AUTO = "auto"
 _TYPED = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([a-z]*)")  # a number and a unit
+_BETWEEN_THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(?!\d))")  # 1,5 is no 15
 _UNITS = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
@@ -96,7 +97,9 @@ def _typed_size(text: str) -> str:
     """Bytes as people type them, 10 GB or 1.5 GiB, in digits."""
     found = _TYPED.fullmatch(_plain_number(text))
     factor = _SIZES.get(found[2]) if found else None
-    number = Decimal(found[1]) * factor if found and factor else Decimal("0.5")
+    if found is None or factor is None:
+        return text
+    number = Decimal(found[1]) * factor
     return str(int(number)) if number == int(number) else text
 
 
@@ -112,7 +115,7 @@ def _typed_age(text: str) -> str:
 
 
 def _plain_number(text: str) -> str:
-    return " ".join(text.replace(",", "").replace("_", "").lower().split())
+    return " ".join(_BETWEEN_THOUSANDS.sub("", text).lower().split())
 
 
 _SIZES = {"": 1, "b": 1, "byte": 1, "bytes": 1} | {

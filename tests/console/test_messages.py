@@ -190,6 +190,8 @@ async def test_fields_are_completed_with_what_was_seen(browser: Visitor, peer: P
     assert "region = 'EU'" in choices("seen-conditions")
     page = await browser.page(f"{PATH}?sql=order_id+%3E+3&limit=2")
     assert "order_id > 3 AND TAGS = 'b'" in choices("seen-conditions")
+    page = await browser.page(f"{PATH}?sql=order_id+%3E+3+or+order_id+=+1&limit=2")
+    assert choices("seen-conditions") == []  # AND would not be about all of it
     raws = [Message(application_properties={text: text}).encode() for text in HOSTILE]
     await store(peer, "hostile", raws)
     page = await browser.page("/streams/%2F/hostile/messages")

@@ -63,7 +63,7 @@ def test_other_ages_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["GB", "10 G", "1.5", "0.5 B", "ten", "10 GB 5", "-1 GB", "9" * 30]
+    "text", ["GB", "10 G", "1.5", "0.5 B", "ten", "10 GB 5", "-1 GB", "9" * 30, "1,5 GB", "1_5 GB"]
 )
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(Refused, match="expected a whole number"):
