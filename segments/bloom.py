@@ -12,12 +12,13 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, with other hashes (filter scheme 
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
-from operator import or_
+from operator import and_, or_
 from typing import NamedTuple
 
 import mmh3
 
-from segments.codec import listed_values
+from segments.codec import lists_value, lists_values
+from segments.columns import Columns, ValueTest
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE, MMH3_SCHEME
 from segments.property_keys import PropertyFilter, key_of, mark_of, plain_key
 
@@ -181,8 +182,24 @@ class ChunkMatcher:
         self.keys = self.clauses[0].keys
         self.other_keys = tuple(frozenset(clause.keys) for clause in self.clauses[1:])
         self.is_simple = len(clauses) == 1 and clauses[0].mark is None
+        self._tests = [
+            ValueTest(mark_of(name), {*found, *((b"",) if with_none else ())}, is_complement=False)
+            for name, found, with_none in self.properties
+        ]
+        if values is not None:
+            none = (b"",) if match_unfiltered else ()
+            self._tests.append(ValueTest(None, self.values.union(none), is_complement=False))
         self._masks: dict[int, tuple[int, ...]] = {}
         self._clause_masks: dict[int, list[tuple[int, ...]]] = {}
+
+    def rows(self, columns: Columns) -> int | None:
+        """The messages of a chunk that it asks for, by its columns; None where they do not tell.
+
+        Returns:
+            see `Columns.rows`.
+        """
+        found = [rows for test in self._tests if (rows := columns.rows(test)) is not None]
+        return reduce(and_, found) if found else None
 
     @property
     def asked(self) -> Iterator[bytes]:
@@ -221,14 +238,13 @@ class ChunkMatcher:
         """
         if self.is_simple or not filter_bytes:
             return False
-        listed = listed_values(trailer)
-        if not listed:
+        if not lists_values(trailer):
             return False
         bits, size = int.from_bytes(filter_bytes, "big"), len(filter_bytes)
         return all(
             any(bits & wanted == wanted for wanted in clause_masks(clause, size))
             for clause in self.clauses
-            if clause.mark is None or clause.mark in listed
+            if clause.mark is None or lists_value(trailer, clause.mark)
         )
 
     def _masks_for(self, size: int) -> tuple[int, ...]:

@@ -4,12 +4,13 @@ import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from segments import bloom, codec
+from segments import bloom, codec, columns
 from segments.bloom import filter_keys, history_form
 from segments.checksum import crc32
 from segments.codec import Block, ChunkHeader
+from segments.columns import Column, PlacedColumn
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
 from segments.policy import LogPolicy
 
@@ -47,8 +48,9 @@ class ChunkBuilder:
         self.data_size = 0
         self.has_filter_values = False
         self._data: list[bytes] = []
-        self._marks: tuple[bytes, ...] = ()
-        self._values: dict[bytes, int] = {}
+        self._added: list[_Added] = []
+        self._told: _Told | None = _NOTHING  # None until it is asked for
+        self._tokens: dict[bytes, int] = {}
         self._sequences: dict[bytes, int] = {}
 
     def add(
@@ -71,37 +73,15 @@ class ChunkBuilder:
             marks: see Entries.
             property_keys: see Entries.
         """
-        if marks != self._marks:
-            self._mark(marks)
         self._data.append(data)
         self.num_entries += num_entries
         self.num_records += num_records
         self.data_size += len(data)
-        if filter_values is None:
-            self._values[b""] = self._values.get(b"", 0) + num_records
-            if not marks:
-                return
-        else:
-            self.has_filter_values = self.has_filter_values or any(filter_values)
-        values = self._values
-        if not isinstance(values, Counter):  # costs as much as all else of a small chunk
-            self._values = values = Counter(values)
-        if filter_values is not None:
-            values.update(filter_values)
-        if not marks:
-            return
-        self.has_filter_values = True
-        values.update(dict.fromkeys(self._marks, num_records))
-        for keys in (property_keys,) if isinstance(property_keys, Counter) else property_keys:
-            values.update(keys)
-
-    def _mark(self, marks: tuple[bytes, ...]) -> None:
-        """A chunk has the marks that all of its entries have."""
-        if self.num_entries:
-            for mark in set(self._marks) - set(marks):
-                del self._values[mark]
-            marks = tuple(mark for mark in self._marks if mark in marks)
-        self._marks = marks
+        self._added.append((num_records, filter_values, marks, property_keys))
+        if filter_values is not None or marks:
+            self._told = None
+            if marks or any(filter_values or ()):
+                self.has_filter_values = True
 
     def set_sequence(self, reference: bytes, publishing_id: int) -> None:
         """Note the highest publishing id of the publisher `reference` in this chunk."""
@@ -116,7 +96,7 @@ class ChunkBuilder:
 
     def add_token(self, token: bytes) -> None:
         """Put something into the filter that no message has as its filter value."""
-        self._values[token] = 1
+        self._tokens[token] = 1
 
     def encode(
         self, *, chunk_id: int, timestamp_ms: int, epoch: int, policy: LogPolicy
@@ -124,8 +104,9 @@ class ChunkBuilder:
         """The chunk's bytes, filter and trailer made as `policy` says."""
         data = self.data
         filter_bytes = trailer = b""
-        if len(self._values) > 1 or b"" not in self._values:
-            filter_bytes = bloom.build(self._values, self._filter_size(policy))
+        values = self._values
+        if len(values) > 1 or b"" not in values:
+            filter_bytes = bloom.build(values, _filter_size(values, policy))
         if filter_bytes or self._sequences:
             trailer = self._trailer(with_history=policy.filter_history and bool(filter_bytes))
         fields = (  # a ChunkHeader's, in order
@@ -149,7 +130,7 @@ class ChunkBuilder:
             ChunkHeader(*fields, check),
             (head, data, trailer),
             len(head) + len(data) + len(trailer),
-            filter_keys(self._values),
+            filter_keys(values),
             self._sequences,
         )
 
@@ -158,16 +139,107 @@ class ChunkBuilder:
         """The filter values as trailers have them, an empty one for messages without."""
         return filter_keys(self._values)
 
-    def _filter_size(self, policy: LogPolicy) -> int:
-        if policy.filter_error_rate is None:
-            return policy.filter_size
-        distinct = len(self._values) - (b"" in self._values)
-        return bloom.smallest_size(distinct, policy.filter_error_rate, policy.filter_size)
+    @property
+    def _values(self) -> Mapping[bytes, int]:
+        """How many messages have which filter value or key; tokens as well."""
+        if self._told is None:
+            self._told = _tell(self._added, self.num_records)
+        counts: Mapping[bytes, int] = self._told.counts
+        if self._told is _NOTHING:
+            counts = {b"": self.num_records}
+        return {**counts, **self._tokens} if self._tokens else counts
 
     def _trailer(self, *, with_history: bool) -> bytes:
         sequences = [Block(SEQUENCE, name, number) for name, number in self._sequences.items()]
         trailer = codec.encode_blocks(sequences)
-        return trailer + _history(self._values) if with_history else trailer
+        if not with_history:
+            return trailer
+        section, told = b"", self._told
+        if told is not None and any(len(placed.column.counts) > 1 for placed in told.columns):
+            section = columns.encode(told.columns, self.data, self.num_records, len(trailer))
+        return section + trailer + _history(self._values)
+
+
+# What `ChunkBuilder.add` was told of some entries: how many messages, filter values, marks, keys.
+_Added: TypeAlias = tuple[
+    int,
+    Sequence[bytes] | Counter[bytes] | None,
+    tuple[bytes, ...],
+    tuple[Sequence[bytes], ...] | Counter[bytes],
+]
+
+
+class _Told(NamedTuple):
+    """What a chunk tells of its messages.
+
+    Attributes:
+        counts: how many have which filter value or key.
+        columns: which of them; none where that is not known of each.
+    """
+
+    counts: dict[bytes, int]
+    columns: Sequence[PlacedColumn]
+
+
+_NOTHING = _Told({}, ())  # no filter values at all
+
+
+def _tell(added: Sequence[_Added], num_records: int) -> _Told:
+    told = _tell_in_order(added, num_records)
+    return _Told(_count(added), ()) if told is None else told
+
+
+def _tell_in_order(added: Sequence[_Added], num_records: int) -> _Told | None:
+    """Counts and columns of messages that are told one by one; None where some are not."""
+    _, _, marks, _ = added[0]
+    plain: list[Sequence[bytes]] = []
+    keys: list[list[Sequence[bytes]]] = [[] for _ in marks]
+    for number, values, own_marks, of_properties in added:
+        if isinstance(values, Counter) or isinstance(of_properties, Counter):
+            return None
+        if own_marks != marks or len(of_properties) != len(marks):
+            return None
+        plain.append((b"",) * number if values is None else values)
+        for parts, part in zip(keys, of_properties, strict=True):
+            parts.append(part)
+    found = [Column(values) for values in (plain, *keys)]
+    if any(column.num_records != num_records for column in found):
+        return None  # sub-batches
+    counts: dict[bytes, int] = {}
+    placed: list[PlacedColumn] = []
+    position = num_listed = 0
+    for mark, column in zip((None, *marks), found, strict=True):
+        size = column.listed_size
+        if size is None:
+            return None
+        placed.append(PlacedColumn(mark is not None, position, column))
+        if mark is not None:
+            counts[mark] = num_records
+            position += 10 + len(mark)
+            num_listed += 1
+        counts |= column.counts
+        position += size
+        num_listed += len(column.counts)
+    return _Told(counts, placed) if len(counts) == num_listed else None
+
+
+def _count(added: Sequence[_Added]) -> dict[bytes, int]:
+    """The same without columns. A chunk has the marks that all of its entries have."""
+    counts: Counter[bytes] = Counter()
+    marks = [mark for mark in added[0][2] if all(mark in some[2] for some in added)]
+    for num_records, values, _, keys in added:
+        counts.update({b"": num_records} if values is None else values)
+        counts.update(dict.fromkeys(marks, num_records))
+        for some in (keys,) if isinstance(keys, Counter) else keys:
+            counts.update(some)
+    return counts
+
+
+def _filter_size(values: Collection[bytes], policy: LogPolicy) -> int:
+    if policy.filter_error_rate is None:
+        return policy.filter_size
+    distinct = len(values) - (b"" in values)
+    return bloom.smallest_size(distinct, policy.filter_error_rate, policy.filter_size)
 
 
 class _Packed(dict[int, bytes]):

@@ -400,13 +400,37 @@ def decode_blocks(raw: bytes, *, snapshot: bool = False) -> list[Block]:
     return blocks
 
 
-def listed_values(trailer: bytes) -> frozenset[bytes]:
-    """The filter values that a trailer lists; none where it cannot be read."""
-    try:
-        blocks = decode_blocks(trailer)
-    except FormatError:
-        return frozenset()
-    return frozenset(block.id for block in blocks if block.kind == FILTER_VALUE)
+def find_block(trailer: bytes, head: bytes, start: int = 0) -> tuple[int, int] | None:
+    """Where the first block of a trailer is that begins in a way, and how many are before it.
+
+    Args:
+        trailer: the trailer.
+        head: kind, size of the id and id, as they are stored.
+        start: where to begin; a block begins there.
+    """
+    at, number = start, 0
+    found = trailer.find(head, start)
+    while found >= 0:
+        while at < found:
+            at += 10 + trailer[at + 1] if at + 1 < len(trailer) else 1
+            number += 1
+        if at == found:
+            return at, number
+        found = trailer.find(head, found + 1)  # that one is within a block
+    return None
+
+
+def lists_values(trailer: bytes) -> bool:
+    """Whether a trailer lists filter values; they are its last blocks."""
+    at, end = 0, len(trailer)
+    while at + 1 < end and trailer[at] != FILTER_VALUE:
+        at += 10 + trailer[at + 1]
+    return at + 1 < end
+
+
+def lists_value(trailer: bytes, value: bytes) -> bool:
+    """Whether a trailer lists a filter value, as trailers have it."""
+    return find_block(trailer, bytes((FILTER_VALUE, len(value))) + value) is not None
 
 
 class JournalRecord(NamedTuple):

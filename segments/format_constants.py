@@ -22,6 +22,7 @@ CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
 
 USER, TRACKING_DELTA, TRACKING_SNAPSHOT = 0, 1, 2
 SEQUENCE, OFFSET, TIMESTAMP, FILTER_VALUE = 0, 1, 2, 3
+COLUMNS = TIMESTAMP  # in a trailer of messages, where osiris has no timestamps
 JOURNAL_DELTA, JOURNAL_SNAPSHOT = 1, 2
 OSIRIS_SCHEME, MMH3_SCHEME = 0, 1
 NO_COMPRESSION, GZIP, SNAPPY, LZ4, ZSTD = range(5)

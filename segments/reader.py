@@ -23,6 +23,7 @@ from segments.codec import (
     ChunkHeader,
     Damage,
 )
+from segments.columns import Columns, has_columns, read_columns, sound_columns
 from segments.disk import File, Readable
 from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
 from segments.filter_index import next_match
@@ -52,6 +53,7 @@ class StoredChunk(NamedTuple):
             in memory while it lives.
         file: the segment file, open at least until the reader's next `read`.
         data_position: where the data section starts in it.
+        whole: all of the chunk, when it was read along and looked at by itself; else None.
     """
 
     header: ChunkHeader
@@ -59,6 +61,21 @@ class StoredChunk(NamedTuple):
     data: memoryview | None
     file: File
     data_position: int
+    whole: memoryview | None = None
+
+    def columns(self) -> Columns | None:
+        """Which of its messages have which filter value; None where it does not say, soundly.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        header, whole = self.header, self.whole
+        if not has_columns(header):
+            return None
+        end = header.data_start + header.data_size
+        if whole is None:
+            return read_columns(self.file, self.data_position - header.data_start, header)
+        return sound_columns(whole[: header.data_start], bytes(whole[end:]), header)
 
 
 class ReadCounts:
@@ -431,12 +448,13 @@ class Reader:
         self.counts.chunks += 1
         self.counts.records += header.num_records
         data_position = position + header.data_start
-        data = None
+        data = whole = None
         if size <= SMALL_CHUNK and window.end >= self._position:
-            start = data_position - window.start
-            data = memoryview(window.data)[start : start + header.data_size]
+            start = position - window.start
+            whole = memoryview(window.data)[start : start + size]
+            data = whole[header.data_start : header.data_start + header.data_size]
         raw_header = window.bytes_at(position, CHUNK_HEADER_SIZE)
-        return StoredChunk(header, raw_header, data, self._file, data_position)
+        return StoredChunk(header, raw_header, data, self._file, data_position, whole)
 
     def _header(self) -> ChunkHeader | None:
         """The header at the position; None after stepping over damage there."""

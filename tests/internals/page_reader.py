@@ -102,6 +102,42 @@ def chunks(folder: Path) -> Iterator[tuple[str, Chunk]]:
             at, expected = end, expected + num_records
 
 
+def columns(chunk: Chunk) -> dict[bytes | None, list[bytes]]:
+    """What is listed for each message: of plain filter values, and of each further property."""
+    count, kinds = chunk.header[3], [kind for kind, _, _ in chunk.blocks]
+    if 2 not in kinds:
+        return {}
+    parts = [name + struct.pack(">q", value) for kind, name, value in chunk.blocks if kind == 2]
+    assert kinds[: len(parts)] == [2] * len(parts)
+    raw, rest = b"".join(parts), chunk.blocks[len(parts) :]
+    places, at = [], 0
+    for _, name, _ in rest:
+        places.append(at)
+        at += 10 + len(name)
+    version, flags, number = struct.unpack_from(">BBB", raw)
+    assert version == 1
+    found, at = {}, 3
+    for _ in range(number):
+        kind, first, size = struct.unpack_from(">BIH", raw, at)
+        at += 7
+        block = places.index(first)
+        mark = rest[block][1] if kind else None
+        values = [name for _, name, _ in rest[block + kind :][:size]]
+        ordinals = [0] * count
+        for bit in range((size - 1).bit_length()):
+            plane = int.from_bytes(raw[at : at + -(-count // 8)], "big")
+            at += -(-count // 8)
+            for n in range(count):
+                ordinals[n] |= (plane >> (count - 1 - n) & 1) << bit
+        found[mark] = [values[ordinal] for ordinal in ordinals]
+    if flags & 1:
+        begin = 0
+        for n in range((count - 1) // 32):
+            begin += int.from_bytes(raw[at + 2 * n : at + 2 * n + 2], "big")
+            assert begin == sum(4 + len(message) for message in chunk.messages[: 32 * (n + 1)])
+    return found
+
+
 def bloom_bits(value: bytes, size: int, *, is_long: bool = False) -> set[int]:
     """The bits of a value in a filter of so many bytes; `is_long`: the form of a longer value."""
     if not value:

@@ -14,6 +14,7 @@ from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom, format_c
 from segments.codec import Damage, encode_damage
 from segments.derived import filter_files
 from segments.message import MessageView
+from segments.property_keys import key_of, mark_of
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.schema import VERSION
 from tests.internals import page_reader, tables
@@ -122,6 +123,22 @@ def test_the_reader_reads_the_bytes_shown(shown: Path) -> None:
     check_folder(shown)
 
 
+@pytest.mark.parametrize("count", [1, 2, 33, 300])
+def test_the_reader_reads_columns(tmp_path: Path, count: int) -> None:
+    plain = [b"v%d" % (n % 5) for n in range(count)]
+    kinds = [key_of("kind", b"k%d" % (n // 2)) for n in range(count)]
+    builder = ChunkBuilder()
+    data = b"".join(text_message(b"%d" % n) for n in range(count))
+    builder.add(data, count, count, plain, (mark_of("kind"),), (kinds,))
+    builder.set_sequence(b"till-3", 1)
+    log = Log.open(str(tmp_path), LogPolicy())
+    log.append([builder], 1)
+    log.close()
+    ((_, chunk),) = page_reader.chunks(tmp_path)
+    expected = {None: plain, mark_of("kind"): kinds}
+    assert page_reader.columns(chunk) == (expected if count > 1 else {})
+
+
 def check_folder(folder: Path) -> None:
     """Filters, indexes, filter indexes and the checkpoint fit the chunks."""
     found = list(page_reader.chunks(folder))
@@ -219,7 +236,7 @@ def test_the_worked_example_of_the_filter() -> None:
 def test_the_folder_shown_is_whole_to_the_program(shown: Path) -> None:
     command = [sys.executable, "-m", "segments", "verify", str(shown)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (0, "whole: 2 segments, 2 chunks, 211 bytes\n")
+    assert (result.returncode, result.stdout) == (0, "whole: 2 segments, 2 chunks, 224 bytes\n")
 
 
 def test_the_tables_of_the_catalog(tmp_path: Path) -> None:

@@ -132,6 +132,19 @@ TRACKING_BLOCK = Struct(
 )
 TRACKING_BLOCKS = GreedyRange(TRACKING_BLOCK)
 
+# What the blocks of kind 2 at the beginning of a trailer hold together: columns, behind this head,
+# then their planes each, then positions.
+COLUMNS = Struct(
+    "version" / Const(1, Int8ub),
+    "flags" / Int8ub,
+    "num_columns" / Int8ub,
+)
+COLUMN = Struct(
+    "kind" / Int8ub,
+    "first" / Int32ub,  # byte of its first block, from the end of the section's blocks
+    "num_values" / Int16ub,
+)
+
 # Blocks of a snapshot: a sequence also says which chunk it came with.
 SNAPSHOT_BLOCK = Struct(
     "kind" / Enum(Int8ub, sequence=SEQUENCE, offset=OFFSET, timestamp=TIMESTAMP),

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, LogPolicy, bloom, codec
 from segments.chunk import EncodedChunk, history_form, split_entries
-from segments.format_constants import FILTER_VALUE, SEQUENCE
+from segments.format_constants import COLUMNS, FILTER_VALUE, SEQUENCE
 from segments.policy import RecordLimit
 from tests.segments.test_codec import ENTRIES, vector
 from tests.support.logs import entry, sub_batch
@@ -54,7 +54,8 @@ def test_history_agrees_with_the_general_encoding(values: list[bytes]) -> None:
     trailer = build(values).parts[2]
     counts = Counter(map(history_form, values))
     blocks = [codec.Block(FILTER_VALUE, value, count) for value, count in counts.items()]
-    assert trailer == codec.encode_blocks(blocks)
+    columns = [b for b in codec.decode_blocks(trailer) if b.kind == COLUMNS]
+    assert trailer == codec.encode_blocks([*columns, *blocks])
 
 
 def test_long_filter_values_are_recorded_by_prefix_and_hash() -> None:
