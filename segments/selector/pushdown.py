@@ -132,7 +132,7 @@ def push_down(
     found = EVERYTHING
     further = []
     for number, (name, filter_property) in enumerate(filter_properties.items()):
-        wanted = _Analysis(filter_property, dialect).outcomes(node).true
+        wanted = outcomes_of(node, filter_property, dialect).true
         if wanted == NOTHING:
             return _NOTHING
         if wanted.is_complement or len(wanted.values) > MAX_VALUES:
@@ -142,6 +142,11 @@ def push_down(
         else:
             found = Pushdown(wanted.values, wanted.has_unfiltered or not is_strict)
     return replace(found, properties=tuple(further))
+
+
+def outcomes_of(node: n.Node, filter_property: n.Property, dialect: Dialect) -> Outcomes:
+    """What a node says of the filter values that a property gives to messages."""
+    return _Analysis(filter_property, dialect).outcomes(node)
 
 
 class _Analysis:

@@ -6,16 +6,19 @@ not delivered.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_
 from typing import NamedTuple, TypeAlias
 
 from segments import FIRST, LAST, NEXT, ChunkMatcher, OffsetSpec, Start, at_offset, at_time
 from segments.amqp10 import find_in_map
 from segments.amqp10_codes import Section
+from segments.columns import Columns
 from segments.creation_time import was_created_before
 from segments.errors import FormatError
 from segments.message import find_section
 from segments.pushed_down import matcher_of
+from segments.row_screen import RowScreen
 from segments.selector import (
     Cost,
     MessageMatcher,
@@ -53,6 +56,7 @@ _REMEMBERED_BYTES = 512  # of the beginning of a message
 
 # The messages of a chunk that are wanted: data section, where its messages end; their places.
 Choice: TypeAlias = Callable[[bytes, list[int]], list[int]]
+Screen: TypeAlias = Callable[[Columns], int | None]  # see ConsumerArguments.rows
 
 
 _EXACT_COST = Cost(10, 1)  # of ExactValues
@@ -67,6 +71,7 @@ class ConsumerArguments(NamedTuple):
         first_offset: messages before it are not delivered.
         matcher: which chunks, None for all.
         choices: which messages of them; all have to agree.
+        screens: which messages may be chosen, by the columns of their chunk.
     """
 
     start: OffsetSpec
@@ -74,6 +79,16 @@ class ConsumerArguments(NamedTuple):
     matcher: ChunkMatcher | None
     choices: tuple[Choice, ...]
     cost: Cost
+    screens: tuple[Screen, ...] = ()
+
+    def rows(self, columns: Columns) -> int | None:
+        """The messages of a chunk that may be chosen; None where its columns do not tell.
+
+        Returns:
+            see `Columns.rows`.
+        """
+        found = [rows for screen in self.screens if (rows := screen(columns)) is not None]
+        return reduce(and_, found) if found else None
 
     def of_first_chunk(self) -> "ConsumerArguments":
         """The same for the first chunk that was stored at the time asked for, or later."""
@@ -125,18 +140,25 @@ def read_wanted(
     """
     matcher = _filter(arguments)
     choices: list[Choice] = []
+    screens: list[Screen] = []
     parts, scans = _EXACT_COST
     if matcher is not None:
         choices.append(ExactValues(matcher, declared).places)
+        screens.append(matcher.rows)
     selector = _selector(arguments)
     if selector is not None:
+        names, is_strict = filter_properties(declared), declared.get(FILTER_CONTRACT) == STRICT
         if matcher is None:
-            matcher = _pushed_down(selector, declared)
+            matcher = matcher_of(selector.push_down(names, is_strict=is_strict))
+        screen = RowScreen(selector, names, is_strict=is_strict)
+        if screen.is_useful:
+            screens.append(screen.rows)
         own = selector.matcher()
         choices.append(_Selection(own, now_ms).places)
         parts, scans = parts + own.cost.parts, scans + own.cost.scans
     first_offset = start.value if start.start is Start.OFFSET else 0
-    return ConsumerArguments(start, first_offset, matcher, tuple(choices), Cost(parts, scans))
+    cost = Cost(parts, scans)
+    return ConsumerArguments(start, first_offset, matcher, tuple(choices), cost, tuple(screens))
 
 
 def ignored(arguments: Table) -> Iterator[str]:
@@ -210,12 +232,6 @@ def _shortened(name: str, error: SelectorError) -> str:
     return f"{cut if cut == head else cut + '…'}\n{shown}\n{caret}"
 
 
-def _pushed_down(selector: Selector, declared: Arguments) -> ChunkMatcher | None:
-    """The chunks that can hold a match, where the stream says what its filter values are."""
-    is_strict = declared.get(FILTER_CONTRACT) == STRICT
-    return matcher_of(selector.push_down(filter_properties(declared), is_strict=is_strict))
-
-
 class _Selection:
     """The messages that a selector selects."""
 
@@ -248,8 +264,8 @@ class ExactValues:
     """The messages whose filter value was asked for.
 
     The value is the annotation that AMQP publishers give, else the value of the stream's filter
-    property. A message from a stream client that has neither had an unknown value:
-    it is delivered.
+    property. A message from a stream client that has neither had a value that is unknown here:
+    it is delivered, where the columns of its chunk did not tell either.
     """
 
     def __init__(self, matcher: ChunkMatcher, declared: Arguments) -> None:

@@ -12,12 +12,14 @@ messages in it that say that they were created before.
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
+from functools import partial
 from itertools import islice
 
 import trio
 
 from segments import Reader, Start, StorageError, StoredChunk, at_offset
 from segments.codec import ChunkHeader, simple_ends, walk_entries
+from segments.columns import Opened, open_rows
 from segments.compression import entry_bodies
 from segments.errors import FormatError, SegmentsError
 from segments.format_constants import NO_COMPRESSION
@@ -270,12 +272,16 @@ class AmqpConsumer(QueuedConsumer):
                 return
 
     async def _choose(self, chunk: StoredChunk, budget: Budget) -> None:
-        data = chunk.data
-        raw = chunk.file.read(chunk.header.data_size, chunk.data_position) if data is None else data
-        plain, ends, offsets = await self._messages(bytes(raw), chunk.header)
         wanted = self.wanted
         if self._is_first(chunk.header):
             wanted = wanted.of_first_chunk()
+        opened = _opened(chunk, wanted) if wanted.screens else None
+        if opened is None:
+            raw = _read(chunk, chunk.header.data_size, 0)
+            plain, ends, offsets = await self._messages(raw, chunk.header)
+        else:
+            plain, ends = opened.data, opened.ends
+            offsets = [chunk.header.chunk_id + place for place in opened.places]
         if not wanted.choices:
             places: Collection[int] = range(len(ends))
         elif budget.take(wanted.cost.units(len(plain), len(ends))):
@@ -364,6 +370,26 @@ class AmqpConsumer(QueuedConsumer):
             self._close_reader()
             self._forget_read()
             self._deliveries.forget(self)
+
+
+def _read(chunk: StoredChunk, size: int, position: int) -> bytes:
+    """Some bytes of a chunk's data."""
+    if chunk.data is not None:
+        return bytes(chunk.data[position : position + size])
+    return chunk.file.read(size, chunk.data_position + position)
+
+
+def _opened(chunk: StoredChunk, wanted: ConsumerArguments) -> Opened | None:
+    """The messages that may be wanted, by the chunk's columns; None where these do not tell."""
+    header = chunk.header
+    columns = chunk.columns()
+    rows = None if columns is None else wanted.rows(columns)
+    if columns is None or rows is None:
+        return None
+    try:
+        return open_rows(columns, rows, header.data_size, partial(_read, chunk))
+    except FormatError:  # the data is damaged: then what can be read of it
+        return None
 
 
 def _chosen(choices: Sequence[Choice], plain: bytes, ends: list[int]) -> Collection[int]:

@@ -10,6 +10,7 @@ import trio
 
 from segments import StorageError
 from segments.message import Message
+from segments.selector import parse_sql
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.values import Field
@@ -613,14 +614,67 @@ class TestFilters:
         assert offsets(await fruits.deliveries(3)) == [18, 19, 20]
         await fruits.silence()
 
-    @pytest.mark.parametrize("is_strict", [False, True])
-    async def test_what_cannot_be_known_is_delivered(
-        self, server: Harness, amqp: AmqpPeer, is_strict: bool
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"x_stream_tags": "t3 || t4"},
+            {"x_stream_sql": "kind = 'k1' AND TAGS IN ('t1', 't2')"},
+            {"x_stream_sql": "kind <> 'k1' AND NOT TAGS = 't2' AND n < 50"},
+            {"x_stream_sql": "kind IS NULL"},
+            {"x_stream_filter": "k1"},
+            {"x_stream_filter": "k1", "x_stream_match_unfiltered": True, "x_stream_tags": "t1"},
+            {"x_stream_filter": "none"},
+        ],
+    )
+    @pytest.mark.parametrize("frame", [7, 60])
+    async def test_columns_choose_what_messages_say(
+        self, server: Harness, amqp: AmqpPeer, asked: dict[str, Any], frame: int
     ) -> None:
-        """Stream clients give values beside their messages; a strict property tells all."""
-        options = {"x_stream_filter_property": "kind"}
-        if is_strict:
-            options["x_stream_filter_contract"] = "strict"
+        """Chunks that are too small for columns, and such that have them, give the same."""
+        await amqp.declare("f", x_stream_filter_property="kind,TAGS", x_stream_filter_derive="true")
+        said = [
+            {"TAGS": f"t{n % 5}", "n": n} | ({"kind": f"k{n % 3}"} if n % 4 else {})
+            for n in range(60)
+        ]
+        raws = [Message(b"%d" % n, application_properties=it).encode() for n, it in enumerate(said)]
+        peer = await server.peer()
+        await peer.declare("f")
+        for at in range(0, 60, frame):
+            await peer.publish(raws[at : at + frame], first_id=at + 1)
+            await peer.confirmed(len(raws[at : at + frame]))
+        tags = asked.get("x_stream_tags", "t0||t1||t2||t3||t4").replace(" ", "").split("||")
+        matcher = parse_sql(asked.get("x_stream_sql", "TRUE")).matcher()
+        expected = [
+            n
+            for n, it in enumerate(said)
+            if it["TAGS"] in tags
+            and matcher.matches(raws[n])
+            and (
+                asked.get("x_stream_filter", it.get("kind")) == it.get("kind")
+                or ("x_stream_match_unfiltered" in asked and "kind" not in it)
+            )
+        ]
+        await amqp.consume("f", x_stream_offset="first", **asked)
+        assert offsets(await amqp.deliveries(len(expected))) == expected
+        await amqp.silence()
+
+    @pytest.mark.parametrize(
+        ("contract", "history", "expected"),
+        [
+            ("lenient", True, [b"mine"]),
+            ("strict", False, [b"mine"]),
+            ("lenient", False, [b"mine", b"none"]),
+        ],
+    )
+    async def test_what_cannot_be_known_is_delivered(
+        self, server: Harness, amqp: AmqpPeer, contract: str, history: bool, expected: list[bytes]
+    ) -> None:
+        """Stream clients give values beside their messages; the chunk's columns may tell them."""
+        options = {
+            "x_stream_filter_property": "kind",
+            "x_stream_filter_contract": contract,
+            "x_stream_filter_history": history,
+        }
         await amqp.declare("f", **options)
         peer = await server.peer()
         raws = [
@@ -632,7 +686,6 @@ class TestFilters:
         await peer.publish(raws, values=[b"a", b"b", None])
         await peer.confirmed(3)
         await amqp.consume("f", x_stream_offset="first", x_stream_filter="a")
-        expected = [b"mine"] if is_strict else [b"mine", b"none"]
         assert bodies(await amqp.deliveries(len(expected))) == expected
         await amqp.silence()
 
