@@ -130,6 +130,7 @@ def _close(descriptor: int) -> None:
 
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
+_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 def punch_hole(descriptor: int, start: int, size: int) -> bool:
@@ -171,6 +172,35 @@ def read_into(file: File, buffer: memoryview, position: int) -> int:
     except OSError as error:
         raise read_error(file.path, error) from error
     return got
+
+
+def read_ready(file: File, size: int, position: int) -> bytes | None:
+    """The same as `read`, without waiting for a device.
+
+    Returns:
+        None where some of the bytes are not in memory, or the system cannot tell.
+
+    Raises:
+        StorageError: see Readable.read.
+
+    Source: Linux manual page preadv2(2), RWF_NOWAIT.
+    """
+    if _NO_WAIT is None:
+        return None
+    buffer = bytearray(size)
+    got = 0
+    try:
+        while got < size:
+            part = memoryview(buffer)[got:]
+            count = os.preadv(file.fileno(), [part], position + got, _NO_WAIT)
+            if not count:
+                break
+            got += count
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+            return None
+        raise read_error(file.path, error) from error
+    return bytes(memoryview(buffer)[:got])
 
 
 class OsFile:

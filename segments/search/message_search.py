@@ -61,8 +61,6 @@ class MessageSearch:
             return
         if len(ends) != header.num_records:
             raise FormatError("the chunk does not hold the messages that its header counts")
-        if not self._progress.found:
-            self.names.look(body_at(data, ends, place) for place in range(first, last))
         if keys is None and self._test.has_many:
             keys = self._keys_in(data)
         at: list[int] | None = None
@@ -74,6 +72,8 @@ class MessageSearch:
             places = [place for place in holding(ends, at) if first <= place < last] if at else ()
         self._progress.looked_at.messages_screened += last - first - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
+        if not self._progress.found:
+            self.names.look(body_at(data, ends, place) for place in range(first, last))
 
     def _keys_in(self, data: bytes) -> int | None:
         """Which of many keys a chunk may have; None where that is not known."""
@@ -106,6 +106,7 @@ class MessageSearch:
                 )
                 break
             has_begun = True
+            self._progress.may_unpack(entries[number].uncompressed_size)
             try:
                 bodies = list(compression.entry_bodies(data, entries[number]))
             except FormatError:

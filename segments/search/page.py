@@ -1,5 +1,6 @@
 """What a search gives, step by step and at its end, and what it may cost."""
 
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -13,6 +14,10 @@ from segments.tier.plan import Request
 
 class TooLarge(SegmentsError):
     """A message is wanted that is too large for a page; says which, and what to do."""
+
+
+class TooDear(Exception):
+    """A page takes more than its caller has for it: it is to be searched for elsewhere."""
 
 
 class StreamIsGone(SegmentsError):
@@ -70,11 +75,13 @@ class Limits(NamedTuple):
         page_bytes: of what is found; one message may be larger.
         message_bytes: of each message; a batch may be unpacked to one that is larger.
         read_bytes: that are read for it.
+        unpacked_bytes: of a batch; TooDear is raised where it announces more.
     """
 
     page_bytes: int = 1 << 20
     message_bytes: int = 16 << 20
     read_bytes: int = 256 << 20
+    unpacked_bytes: int = sys.maxsize
 
 
 @dataclass(slots=True)

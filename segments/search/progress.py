@@ -2,7 +2,7 @@
 
 from segments.codec import ChunkHeader
 from segments.search.message_matcher import MessageTest
-from segments.search.page import Cut, FoundMessage, Limits, LookedAt, TooLarge
+from segments.search.page import Cut, FoundMessage, Limits, LookedAt, TooDear, TooLarge
 from segments.search.request import SearchRequest
 
 _MESSAGE_BYTES = 128  # counted for each that is found besides its own
@@ -79,6 +79,11 @@ class Progress:
         if is_over and self.cut is None and self.has_progressed:
             self.cut = Cut.BUDGET
         return self.is_cut
+
+    def may_unpack(self, size: int) -> None:
+        """Raise TooDear where a batch of so many bytes is not to be unpacked."""
+        if size > self._limits.unpacked_bytes:
+            raise TooDear
 
     def done(self, first: int, behind: int) -> None:
         """The messages from `first` to before `behind` were searched, with all before them."""

@@ -222,6 +222,7 @@ class Search:
         Raises:
             StreamIsGone: the stream was deleted meanwhile, if it is handed out.
             TooLarge: a message is wanted that no page has room for.
+            TooDear: see Limits.
             StorageError: the system refused to read.
         """
         if self._chunk_test.is_empty:

@@ -43,8 +43,9 @@ from streamd.wire.stream import (
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT = codec.encode(c.Heartbeat())
+_LOOK_UP = MESSAGES_A_TURN // 8  # messages that a look-up of keys counts as
 _MOST_AT_ONCE = 256  # commands; of those to create streams, with their arguments
-_PUBLISHES = (c.Publish, c.PublishFiltered)
+_COUNTED = (c.Publish, c.PublishFiltered, c.Find)
 
 
 class Creates(NamedTuple):
@@ -200,8 +201,8 @@ class StreamConnection(BaseConnection):
                 return cast("c.ClientCommand", command)  # by its role there are no others
             if isinstance(command, c.Credit):
                 num_credits += 1
-            elif isinstance(command, _PUBLISHES):
-                left -= command.num_entries
+            elif isinstance(command, _COUNTED):
+                left -= _LOOK_UP if isinstance(command, c.Find) else command.num_entries
                 if left < 0:
                     break
         return Pending.MORE

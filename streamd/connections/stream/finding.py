@@ -4,7 +4,8 @@ from functools import partial
 
 import trio
 
-from streamd.connections.stream.context import Context, Handlers
+from segments.search.page import Page
+from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import as_sent
@@ -25,6 +26,7 @@ class Finding:
         self._context = context
         self._scope: trio.CancelScope | None = None
         self._is_closed = False
+        self.at_once: HandlersAtOnce = {c.Find: self._find_at_once}
         self.handlers: Handlers = {c.Find: self._find}
 
     async def _find(self, command: c.Find) -> None:
@@ -32,6 +34,20 @@ class Finding:
         self._scope = trio.CancelScope()
         search = partial(self._answer, command, self._scope)
         self._context.broker.supervisor.start_once("searching", search, command.stream)
+
+    def _find_at_once(self, command: c.Find) -> bool:
+        """Answer a look-up of keys that takes little; False where it is to be searched for."""
+        context, name = self._context, as_sent(command.stream)
+        may_read = partial(context.rights.require, Right.READ, name)
+        try:
+            page = context.broker.searches.find_at_once(context.host, name, command.words, may_read)
+        except Refused:
+            return False  # the other one says so
+        if page is None:
+            return False
+        self._end()
+        context.answer(_found(command, page))
+        return True
 
     def close(self) -> None:
         """The connection has ended: so does the search, if there is one."""
@@ -56,7 +72,7 @@ class Finding:
                 await self._context.answer_in_turns(answer)
 
     async def _search(self, command: c.Find) -> c.FindResponse:
-        corr, context, name = command.correlation_id, self._context, as_sent(command.stream)
+        context, name = self._context, as_sent(command.stream)
         may_read = partial(context.rights.require, Right.READ, name)
         find = context.broker.searches.find
         try:
@@ -64,13 +80,17 @@ class Finding:
         except Refused as refused:
             says_more = refused.reason in (Reason.PRECONDITION_FAILED, Reason.NOT_AVAILABLE)
             reason = refused.details if says_more else ""
-            return c.FindResponse(corr, code_of(refused), reason)
-        return c.FindResponse(
-            corr,
-            OK,
-            page.hint,
-            tuple(FoundMessage(*message[:3]) for message in page.messages),
-            page.cut or "",
-            page.after,
-            tuple(Statistic(*item) for item in page.looked_at.as_dict().items()),
-        )
+            return c.FindResponse(command.correlation_id, code_of(refused), reason)
+        return _found(command, page)
+
+
+def _found(command: c.Find, page: Page) -> c.FindResponse:
+    return c.FindResponse(
+        command.correlation_id,
+        OK,
+        page.hint,
+        tuple(FoundMessage(*message[:3]) for message in page.messages),
+        page.cut or "",
+        page.after,
+        tuple(Statistic(*item) for item in page.looked_at.as_dict().items()),
+    )

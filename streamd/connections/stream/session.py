@@ -66,7 +66,8 @@ class Session:
             Management(context),
         )
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
-        self._at_once: HandlersAtOnce = self._publishers.at_once | self._consumers.at_once
+        at_once = self._publishers.at_once | self._consumers.at_once | self._finding.at_once
+        self._at_once: HandlersAtOnce = at_once
         context.host.add_observer(self)
 
     def handle_at_once(self, command: c.ClientCommand) -> bool:
@@ -84,15 +85,14 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
-        at_once = self._at_once.get(type(command))
-        if at_once is not None:
-            if not at_once(command):
-                assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
-                await self._publishers.publish_in_turns(command)
-            return
         handler = self._handlers.get(type(command))
-        if handler is not None:  # heartbeats need none
+        if handler is not None:
             await handler(command)
+            return
+        at_once = self._at_once.get(type(command))
+        if at_once is not None and not at_once(command):  # heartbeats need none
+            assert isinstance(command, c.Publish | c.PublishFiltered)  # noqa: S101
+            await self._publishers.publish_in_turns(command)
 
     async def create_all(self, commands: Sequence[c.Create]) -> None:
         """Carry out requests to create streams; answers are in the outbox on return."""

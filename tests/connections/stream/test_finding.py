@@ -7,7 +7,9 @@ import pytest
 import trio
 
 from segments import StorageError
+from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE
 from segments.message import Message
+from segments.search import brief
 from segments.search.handing import Prompt
 from streamd.broker import searches
 from streamd.broker.declared.rows import PermissionRow
@@ -15,7 +17,9 @@ from streamd.broker.search_places import InTurns
 from streamd.broker.search_session import Session
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
+from tests.segments.derived.test_key_files import index_keys
 from tests.support.server import OK, Harness, Peer, harness
+from tests.support.syncs import work_beside
 
 
 def words(*pairs: tuple[str, str], **more: object) -> tuple[Pair, ...]:
@@ -221,6 +225,79 @@ async def test_too_many_searches(
     assert "wait for their turn" in refused[0].reason
     assert await find(reader, "s", limit=60) == list(range(60))
     assert all(len(a.messages) == 60 for a in answers if a not in refused)
+
+
+class TestLookUpsOfKeys:
+    """What takes little is answered at once, whatever else is searched for."""
+
+    @pytest.fixture
+    async def keyed(self, reader: Peer, server: Harness, monkeypatch: pytest.MonkeyPatch) -> Peer:
+        """The same peer with a stream k, of 60 orders that are indexed."""
+        monkeypatch.setattr(brief, "read_ready", lambda file, *where: file.read(*where))
+        sizes = {"stream_max_segment_size_bytes": "2000", "stream_chunk_max_records": "4"}
+        await reader.create("k", stream_key_properties="order_id", **sizes)
+        await reader.declare("k", 2)
+        for n in range(0, 60, 4):
+            await reader.store([order(n + k) for k in range(4)], n, 2)
+        work_beside(index_keys, server.host.find("k").log)  # type: ignore[arg-type]
+        return reader
+
+    @pytest.fixture
+    async def busy(self, keyed: Peer, server: Harness, slowly: None) -> Peer:  # noqa: ARG002
+        """The same beside searches that take all places."""
+        for number in range(searches.MAX_SEARCHES):
+            await (await server.peer()).send(c.Find(number, "s", ()))
+        await trio.sleep(1)
+        return keyed
+
+    async def test_they_wait_for_no_other_search(self, busy: Peer, server: Harness) -> None:
+        before, begun = trio.current_time(), server.server.broker.searches.num_begun
+        for number in (7, 50):
+            answer = await busy.ask(c.Find, "k", words(key=number, property="order_id"))
+            assert [message.offset for message in answer.messages] == [number]
+            assert (answer.code, answer.cut, answer.after) == (OK, "", "")
+        assert trio.current_time() == before
+        assert server.server.broker.searches.num_begun == begun + 2
+
+    async def test_they_end_the_search_before(self, busy: Peer) -> None:
+        await busy.send(c.Find(7, "s", ()), c.Find(8, "k", words(key="9", property="order_id")))
+        first, second = await busy.expect(c.FindResponse), await busy.expect(c.FindResponse)
+        assert {first.correlation_id, second.correlation_id} == {7, 8}
+        answers = {first.correlation_id: first, second.correlation_id: second}
+        assert "another search" in answers[7].reason
+        assert [message.offset for message in answers[8].messages] == [9]
+
+    async def test_many_in_one_go(self, busy: Peer, server: Harness) -> None:
+        """Others have their turn between some of them."""
+        other = await server.peer()
+        asked = [words(key=n % 60, property="order_id") for n in range(100)]
+        begun = server.server.broker.searches.num_begun
+        await busy.send(*(c.Find(n, "k", pairs) for n, pairs in enumerate(asked)))
+        assert await other.code(c.StreamStats, "s") == OK
+        assert server.server.broker.searches.num_begun < begun + 100
+        for number in range(100):
+            answer = await busy.expect(c.FindResponse)
+            assert answer.correlation_id == number
+            assert [message.offset for message in answer.messages] == [number % 60]
+
+    async def test_a_right_is_needed(self, busy: Peer, server: Harness) -> None:
+        row = PermissionRow("guest", "/", ".*", ".*", "")  # type: ignore[arg-type]
+        await server.server.directory.put_permission(row)
+        asked = words(key="9", property="order_id")
+        assert await busy.code(c.Find, "k", asked) == ResponseCode.ACCESS_REFUSED
+        assert await busy.code(c.Find, "none", asked) == ResponseCode.ACCESS_REFUSED
+
+    async def test_what_is_wrong_is_said_by_the_search(
+        self, keyed: Peer, server: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        segment = server.host.find("k").log.segments.shown[0]  # type: ignore[arg-type]
+        file = segment.disk.open(segment.path(), writable=True)
+        file.write([b"?"], FILE_HEADER_SIZE + CHUNK_HEADER_SIZE + 30)
+        file.close()
+        answer = await keyed.ask(c.Find, "k", words(key="1", property="order_id"))
+        assert (answer.code, answer.messages) == (OK, ())
+        assert dict(answer.looked_at)["messages_lost"] == 4
+        assert "has left out 4 messages" in caplog.text
 
 
 @pytest.mark.usefixtures("slowly")
