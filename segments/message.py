@@ -9,7 +9,7 @@ Source: OASIS AMQP 1.0 part 3 (messaging), 3.2.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from segments.amqp10 import (
@@ -27,6 +27,7 @@ from segments.amqp10 import (
 )
 from segments.amqp10_codes import NULL, SHORT_DESCRIPTOR, UINT, ULONG, Section
 from segments.errors import FormatError
+from segments.message_template import Parts, Template, Templates
 
 MessageId: TypeAlias = str | int | UUID | bytes
 
@@ -105,8 +106,14 @@ class Message:
         return b"".join(parts)
 
 
+_TEMPLATES = Templates()
+_DAMAGED = (FormatError, UnicodeDecodeError)  # a part that holds no value: what follows is slower
+
+
 class MessageView:
     """A message that was read; each section is decoded when something of it is asked for.
+
+    Messages that look like one before are read by its template, see message_template.py.
 
     Args:
         raw: the message's encoding.
@@ -119,6 +126,7 @@ class MessageView:
 
     # What was read already. Not functools.cached_property: in Python 3.11 that takes a lock,
     # which costs as much as decoding a property.
+    _fit: tuple[Template, Parts] | Literal[False] | None = False  # False: not looked for yet
     _found: Mapping[int, list[int]] | None = None
     _body: bytes | None = None
     _properties: Properties | None = None
@@ -127,13 +135,21 @@ class MessageView:
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
 
+    def _fitting(self) -> tuple[Template, Parts] | None:
+        """The template that it fits, and its parts."""
+        fit = self._fit
+        if fit is False:
+            fit = self._fit = _TEMPLATES.fit(self.raw)
+        return fit
+
     @property
     def _sections(self) -> Mapping[int, list[int]]:
         """Positions of the sections' values, by section code; empty unless it is a message."""
         found = self._found
         if found is None:
+            fit = self._fitting()
             try:
-                found = _find_sections(self.raw)
+                found = _find_sections(self.raw) if fit is None else fit[0].sections
             except FormatError:
                 found = {}
             self._found = found
@@ -153,10 +169,16 @@ class MessageView:
 
         Where the bytes are not an AMQP 1.0 message, all of them.
         """
-        if self._body is None:
-            parts = self._read(Section.DATA) if self._sections else [self.raw]
-            self._body = b"".join(part for part in parts if isinstance(part, bytes))
-        return self._body
+        body = self._body
+        if body is None:
+            fit = self._fitting()
+            if fit is not None:
+                body = self.raw[fit[0].size :]
+            else:
+                parts = self._read(Section.DATA) if self._sections else [self.raw]
+                body = b"".join(part for part in parts if isinstance(part, bytes))
+            self._body = body
+        return body
 
     @property
     def value(self) -> Value:
@@ -168,19 +190,36 @@ class MessageView:
     def properties(self) -> Properties:
         """The fixed properties; all None where the message has none."""
         if self._properties is None:
-            self._properties = Properties()
-            for values in self._read(Section.PROPERTIES):
-                if isinstance(values, list):
-                    for name, value in zip(_PROPERTY_NAMES, values, strict=False):
-                        setattr(self._properties, name, value)
+            self._properties = Properties(*self._fixed_properties()[: len(_PROPERTY_NAMES)])
         return self._properties
+
+    def _fixed_properties(self) -> list[Any]:
+        fit = self._fitting()
+        if fit is not None:
+            try:
+                return fit[0].properties(fit[1])
+            except _DAMAGED:
+                pass
+        for values in self._read(Section.PROPERTIES):
+            if isinstance(values, list):
+                return values
+        return []
 
     @property
     def application_properties(self) -> dict[str, Value]:
         """The free properties by name; empty where the message has none."""
-        if self._application_properties is None:
-            self._application_properties = self._map(Section.APPLICATION_PROPERTIES)
-        return self._application_properties
+        found = self._application_properties
+        if found is None:
+            fit = self._fitting()
+            try:
+                if fit is not None:
+                    found = fit[0].application_properties(fit[1])
+            except _DAMAGED:
+                pass
+            if found is None:
+                found = self._map(Section.APPLICATION_PROPERTIES)
+            self._application_properties = found
+        return found
 
     def application_property(self, name: str) -> Value:
         """One free property, None where it is missing; nothing else is decoded for it.
@@ -191,6 +230,19 @@ class MessageView:
         found = self._application_properties
         if found is not None:
             return found.get(name)
+        fit = self._fit
+        if fit is False:
+            fit = self._fit = _TEMPLATES.fit(self.raw)
+        if fit is not None:
+            template, parts = fit
+            slot = template.application.get(name)
+            if slot is None:
+                return None
+            try:
+                part = parts[slot.part]
+                return part if slot.convert is None else slot.convert(part)
+            except _DAMAGED:
+                pass
         position = find_section(self.raw, Section.APPLICATION_PROPERTIES)
         return None if position is None else find_in_map(self.raw, position, name)
 
