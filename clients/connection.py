@@ -256,6 +256,7 @@ class ClientConnection:
             case (
                 c.Deliver()
                 | c.DeliverCommitted()
+                | c.DeliverStored()
                 | c.CreditResponse()
                 | c.ConsumerUpdate()
                 | c.PublishConfirm()

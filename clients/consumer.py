@@ -44,6 +44,7 @@ from clients.signals import Signal
 from segments import compression
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
+from segments.columns import sound_columns
 from segments.creation_time import was_created_before
 from segments.errors import FormatError
 from segments.times import whole_ms
@@ -104,7 +105,7 @@ class _Since(NamedTuple):
 class _Arrived(NamedTuple):
     """A chunk, what of it was asked for (the first offset, the end, the time), and in which era."""
 
-    chunk: bytes
+    command: c.Delivered
     first_offset: int
     end_offset: int
     since: _Since | None
@@ -440,9 +441,9 @@ class Consumer:
 
     def received(self, command: c.ServerCommand) -> None:
         """See reconnecting.ConnectionListener."""
-        if isinstance(command, c.Deliver | c.DeliverCommitted):
+        if isinstance(command, c.Delivered):
             first, end, era = self._first_offset, self._end_offset, self._place.era
-            self._chunks.append(_Arrived(command.chunk, first, end, self._since, era))
+            self._chunks.append(_Arrived(command, first, end, self._since, era))
             self._since = None
             self.arrived.set()
             if self._group is None:
@@ -562,10 +563,18 @@ class Consumer:
             self._grant()  # what has become due while it was sent: nothing else may ever ask again
 
     def _open(self, arrived: "_Arrived") -> list[ReceivedMessage]:
-        chunk = arrived.chunk
+        command = arrived.command
+        chunk = command.chunk
         try:
             header = decode_chunk_header(chunk)
-            data = chunk[CHUNK_HEADER_SIZE:]
+            start, end = CHUNK_HEADER_SIZE, len(chunk)
+            columns = None
+            if isinstance(command, c.DeliverStored):
+                start = header.data_start
+                end = start + header.data_size
+                if arrived.era == self._place.era:  # else they may be of other properties
+                    columns = sound_columns(chunk[:start], chunk[end:], header)
+            data = chunk[start:end]
             if len(data) != header.data_size or crc32(data) != header.data_crc:
                 raise FormatError("its data fails the checksum")
             since = arrived.since
@@ -578,6 +587,7 @@ class Consumer:
                     arrived.first_offset,
                     arrived.end_offset,
                     frozenset() if since is None else since.left_out(header, data),
+                    columns,
                 )
             )
         except FormatError as error:

@@ -5,15 +5,18 @@ stream has declared which property they are the values of; messages are then tes
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
-from segments import compression
+from segments import ChunkMatcher, compression
 from segments.codec import simple_ends
+from segments.columns import Columns, open_rows
 from segments.errors import FormatError
 from segments.message import MessageView
 from segments.missing_names import MissingNames
+from segments.property_keys import PropertyFilter
+from segments.row_screen import RowScreen
 from segments.selector import (
     EVERYTHING,
     TAGS,
@@ -80,6 +83,9 @@ _PROPERTY, _CONTRACT = "stream-filter-property", "stream-filter-contract"
 _DERIVE = "stream-filter-derive"
 
 
+_AS_STORED = Pair(words.STORED_CHUNKS, words.TRUE)
+
+
 class Declared(NamedTuple):
     """What a stream says about its filter values.
 
@@ -117,6 +123,7 @@ class Declared(NamedTuple):
         return NumberRule.NO_VALUE if is_certain else NumberRule.EITHER
 
 
+_Rows: TypeAlias = Callable[[Columns], int | None]  # see Columns.rows
 FilterValue: TypeAlias = str | Callable[[ReceivedMessage], str | bytes | None]
 
 
@@ -130,6 +137,7 @@ class ArrivedChunk(NamedTuple):
         data: the chunk's data section.
         first_offset, end_offset: messages from here, and before there, were asked for.
         left_out: places of messages that were not.
+        columns: which of its messages have which filter value, where it tells.
     """
 
     stream: str
@@ -139,6 +147,7 @@ class ArrivedChunk(NamedTuple):
     first_offset: int
     end_offset: int
     left_out: AbstractSet[int] = frozenset()
+    columns: Columns | None = None
 
     def message(self, place: int, body: bytes) -> ReceivedMessage:
         """One of its messages."""
@@ -158,6 +167,29 @@ class ArrivedChunk(NamedTuple):
     def bodies(self) -> Sequence[bytes]:
         """Its messages, sub-batches unpacked."""
         return compression.bodies(self.data)
+
+    def opened(self, rows: _Rows | None) -> "_Opened | None":
+        """Those of its messages that may be wanted; None where it does not tell."""
+        columns = self.columns
+        found = None if columns is None or rows is None else rows(columns)
+        if columns is None or found is None:
+            return None
+        try:
+            data, ends, places = open_rows(columns, found, len(self.data), self._read)
+        except FormatError:  # the columns are wrong, though the checksums are right
+            return None
+        bodies = [body_at(data, ends, number) for number in range(len(ends))]
+        return _Opened(columns.num_records, list(zip(places, bodies, strict=True)))
+
+    def _read(self, size: int, position: int) -> bytes:
+        return self.data[position : position + size]
+
+
+class _Opened(NamedTuple):
+    """Some messages of a chunk, with their places, and how many there are in all."""
+
+    num_records: int
+    messages: list[tuple[int, bytes]]
 
 
 class Picked(NamedTuple):
@@ -207,6 +239,7 @@ class Filter:
         self._name = value_of if isinstance(value_of, str) and values else None
         self._further: str | None = None
         self._asks_unfiltered = match_unfiltered
+        self._rows = self._screen()
         self.names = MissingNames([] if self._name is None else [parse_property(self._name)])
         self.follows = self._read is not None
         self.numbers = NumberRule.TEXT
@@ -219,32 +252,43 @@ class Filter:
         # A number that is wanted for its text may stand in a chunk's filter as no value.
         has_both = self.numbers is NumberRule.EITHER and any(map(is_spelled, self._values))
         self._asks_unfiltered = self._match_unfiltered or has_both
+        self._rows = self._screen()
+
+    def _screen(self) -> _Rows | None:
+        """Finds the messages that may match; those without a value are counted, see num_others."""
+        if self._read is None:
+            return None
+        if self._further is None:
+            return ChunkMatcher(self._values, match_unfiltered=True).rows
+        asked = PropertyFilter(self._further, self._values, match_unfiltered=True)
+        return ChunkMatcher(None, properties=[asked]).rows
 
     def properties(self) -> tuple[Pair, ...]:
         """As Subscribe takes them."""
+        as_stored = () if self._rows is None else (_AS_STORED,)
         if self._further is not None:
             asked = (self._further, self._values, self._match_unfiltered)
-            return tuple(Pair(*pair) for pair in words.property_pairs([asked]))
-        return _value_properties(self._values, match_unfiltered=self._asks_unfiltered)
+            return (*(Pair(*pair) for pair in words.property_pairs([asked])), *as_stored)
+        values = _value_properties(self._values, match_unfiltered=self._asks_unfiltered)
+        return (*values, *as_stored)
 
     def pick(self, chunk: ArrivedChunk) -> Picked:
         """The messages that match, as far as that is known."""
-        asked = [
-            chunk.message(place, body)
-            for place, body in enumerate(chunk.bodies())
-            if chunk.holds(place)
-        ]
+        opened = chunk.opened(self._rows)
+        found = enumerate(chunk.bodies()) if opened is None else opened.messages
+        asked = [chunk.message(place, body) for place, body in found if chunk.holds(place)]
+        count = len(asked) if opened is None else chunk.num_asked(opened.num_records)
         read = self._read
         if read is None:
-            return Picked(len(asked), asked)
+            return Picked(count, asked)
         self.names.look(message.raw for message in asked)
-        found = list(map(read, asked))
+        values = list(map(read, asked))
         knows_property = self.numbers is not NumberRule.TEXT
-        self.num_others += sum([v.is_other or (knows_property and v.is_number) for v in found])
+        self.num_others += sum([v.is_other or (knows_property and v.is_number) for v in values])
         wanted = WantedValues(
             self._values, match_unfiltered=self._match_unfiltered, numbers=self.numbers
         )
-        return Picked(len(asked), [m for m, v in zip(asked, found, strict=True) if wanted.has(v)])
+        return Picked(count, [m for m, v in zip(asked, values, strict=True) if wanted.has(v)])
 
     def explain(self) -> list[str]:
         """What is asked for, in lines for people."""
@@ -268,7 +312,7 @@ class SelectorFilter:
         selector: see above.
         matcher: tests messages.
         names: of the selector, that no message has.
-        follows: which chunks it asks for depends on what the stream has declared.
+        follows: what it asks for, or looks into, depends on what the stream has declared.
     """
 
     def __init__(
@@ -277,18 +321,21 @@ class SelectorFilter:
         self.selector = selector
         self.matcher = selector.matcher()
         self.names = MissingNames(selector.properties, selector.node)
-        self.follows = own is None and not group
+        self.follows = own is None
         self._dialect = TAGS if selector.is_tags else selector.dialect
         self._stream = stream
         self._group = group
         self._pushdown = EVERYTHING
         self._basis = f"chunks from offset {since} on are marked for group {group}"
-        if not group:
-            self.learn(Declared() if own is None else Declared(names_in(own)))
+        self.learn(Declared() if own is None else Declared(names_in(own)))
 
     def learn(self, declared: Declared) -> None:
         """See Filter."""
         names, is_strict, _ = declared
+        screen = RowScreen(self.selector, names, is_strict=is_strict)
+        self._rows = screen.rows if screen.is_useful else None
+        if self._group:
+            return
         self._pushdown = self.selector.push_down(names, is_strict=is_strict)
         basis = f"{self._stream} declares no filter property"
         if names:
@@ -300,8 +347,13 @@ class SelectorFilter:
 
     def properties(self) -> tuple[Pair, ...]:
         """See Filter."""
-        asked = self._pushdown
         text = Pair(words.SELECTOR, str(self.selector))
+        if self._rows is not None:
+            return (_AS_STORED, *self._asked(text))
+        return self._asked(text)
+
+    def _asked(self, text: Pair) -> tuple[Pair, ...]:
+        asked = self._pushdown
         if self._group:
             dialect = Pair(words.SELECTOR_DIALECT, self._dialect)
             return (text, dialect, Pair(words.SELECTOR_GROUP, self._group))
@@ -319,18 +371,30 @@ class SelectorFilter:
     def pick(self, chunk: ArrivedChunk) -> Picked:
         """See Filter."""
         self.matcher.clock.now_ms = round(time.time() * 1000)
+        opened = chunk.opened(self._rows)
+        if opened is not None:
+            count, messages = opened
+            bodies = [body for _, body in messages]
+            self.names.look(bodies)
+            self.matcher.tested += count - len(bodies)
+            found = [messages[n] for n in self.matcher.select(bodies)]
+            return self._picked(chunk, count, found)
         data = chunk.data
         ends = simple_ends(data)
         if ends is None:
-            bodies = chunk.bodies()
-            self.names.look(bodies)
-            found = [(place, bodies[place]) for place in self.matcher.select(bodies)]
-            count = len(bodies)
+            unpacked = chunk.bodies()
+            self.names.look(unpacked)
+            found = [(place, unpacked[place]) for place in self.matcher.select(unpacked)]
+            count = len(unpacked)
         else:
             self.names.look(body_at(data, ends, place) for place in range(len(ends)))
             places = self.matcher.select_in(data, ends)
             found = [(n, body_at(data, ends, n)) for n in places]
             count = len(ends)
+        return self._picked(chunk, count, found)
+
+    @staticmethod
+    def _picked(chunk: ArrivedChunk, count: int, found: Iterable[tuple[int, bytes]]) -> Picked:
         wanted = [chunk.message(place, body) for place, body in found if chunk.holds(place)]
         return Picked(chunk.num_asked(count), wanted)
 

@@ -411,7 +411,13 @@ class ReconnectingConnection:
         match command:
             case c.PublishConfirm() | c.PublishError():
                 self.publishers.give(command.publisher_id, command)
-            case c.Deliver() | c.DeliverCommitted() | c.CreditResponse() | c.ConsumerUpdate():
+            case (
+                c.Deliver()
+                | c.DeliverCommitted()
+                | c.DeliverStored()
+                | c.CreditResponse()
+                | c.ConsumerUpdate()
+            ):
                 self.consumers.give(command.subscription_id, command)
             case c.MetadataUpdate(code, stream):
                 gone = refusal(code, f"stream {stream} is gone")

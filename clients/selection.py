@@ -18,9 +18,10 @@ async def selector_filter(
         StreamDoesNotExist: there is no such stream.
     """
     if asked.group:
-        return await _of_group(client, stream, asked)
-    selector = parse_selector(*asked.kind_and_text())
-    found = SelectorFilter(selector, stream, asked.filter_property)
+        found = await _of_group(client, stream, asked)
+    else:
+        selector = parse_selector(*asked.kind_and_text())
+        found = SelectorFilter(selector, stream, asked.filter_property)
     if found.follows:
         found.learn(await declared_by(client, stream))
     return found

@@ -49,19 +49,25 @@ class StoredChunk(NamedTuple):
     Attributes:
         header: decoded.
         raw_header: its 48 bytes.
-        data: the data section when it was read along, else None. Keeps what was read with it
-            in memory while it lives.
+        whole: all of it when it was read along, else None. Keeps what was read with it in memory
+            while it lives.
         file: the segment file, open at least until the reader's next `read`.
         data_position: where the data section starts in it.
-        whole: all of the chunk, when it was read along and looked at by itself; else None.
     """
 
     header: ChunkHeader
     raw_header: bytes
-    data: memoryview | None
+    whole: memoryview | None
     file: File
     data_position: int
-    whole: memoryview | None = None
+
+    @property
+    def data(self) -> memoryview | None:
+        """The data section where it was read along."""
+        if self.whole is None:
+            return None
+        start = self.header.data_start
+        return self.whole[start : start + self.header.data_size]
 
     def columns(self) -> Columns | None:
         """Which of its messages have which filter value; None where it does not say, soundly.
@@ -417,7 +423,8 @@ class Reader:
             if following > limit or following - position > SMALL_CHUNK:
                 break
             raw_header = window[at : at + CHUNK_HEADER_SIZE]
-            chunks.append(StoredChunk(header, raw_header, view[body:end], file, start + body))
+            whole = view[at : following - start]
+            chunks.append(StoredChunk(header, raw_header, whole, file, start + body))
             size += header.data_size
             position = following
             offset += header.num_records
@@ -448,13 +455,12 @@ class Reader:
         self.counts.chunks += 1
         self.counts.records += header.num_records
         data_position = position + header.data_start
-        data = whole = None
+        whole = None
         if size <= SMALL_CHUNK and window.end >= self._position:
             start = position - window.start
             whole = memoryview(window.data)[start : start + size]
-            data = whole[header.data_start : header.data_start + header.data_size]
         raw_header = window.bytes_at(position, CHUNK_HEADER_SIZE)
-        return StoredChunk(header, raw_header, data, self._file, data_position, whole)
+        return StoredChunk(header, raw_header, whole, self._file, data_position)
 
     def _header(self) -> ChunkHeader | None:
         """The header at the position; None after stepping over damage there."""

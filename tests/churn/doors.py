@@ -322,7 +322,7 @@ class StreamDoor(Door):
                 command = await self.peer.next()
                 if isinstance(command, c.MetadataUpdate):
                     return found
-                if isinstance(command, c.Deliver | c.DeliverCommitted):
+                if isinstance(command, c.Delivered):
                     self.peer.unasked.insert(0, command)
                     found += (await self.peer.chunk()).bodies
         await self.ask(c.Unsubscribe, 1)

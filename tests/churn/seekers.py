@@ -552,7 +552,7 @@ class Seeker:
                 command = await self.peer.next()
                 if isinstance(command, c.MetadataUpdate):
                     is_gone = True
-                elif isinstance(command, c.Deliver | c.DeliverCommitted):
+                elif isinstance(command, c.Delivered):
                     self.peer.unasked.insert(0, command)
                     chunk = await self.peer.chunk()
                     bodies = [MessageView(raw).body for raw in chunk.bodies]

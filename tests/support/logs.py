@@ -72,19 +72,17 @@ def read_chunks(
     max_chunks: int = 100,
     max_steps: int = 100,
 ) -> list[StoredChunk]:
-    """All chunks from `spec` to the end, their data read where the reader left that to us.
-
-    Data comes as bytes, so that it can be compared.
-    """
+    """All chunks from `spec` to the end, their data read where the reader left that to us."""
     reader = Reader(log, log.segments.find(spec), matcher)
     chunks: list[StoredChunk] = []
     try:
         while not reader.at_end:
             for chunk in reader.read(max_chunks, 1 << 20, max_steps):
-                data = chunk.data
-                if data is None:
-                    data = chunk.file.read(chunk.header.data_size, chunk.data_position)
-                chunks.append(chunk._replace(data=bytes(data)))
+                whole, header = chunk.whole, chunk.header
+                if whole is None:
+                    begin = chunk.data_position - header.data_start
+                    whole = chunk.file.read(header.total_size, begin)
+                chunks.append(chunk._replace(whole=memoryview(bytes(whole))))
     finally:
         reader.close()
     return chunks
@@ -95,8 +93,9 @@ def bodies_of(chunks: Iterable[StoredChunk]) -> list[tuple[int, bytes]]:
     found = []
     for chunk in chunks:
         assert chunk.data is not None
-        for number, at in enumerate(walk_entries(chunk.data)):
-            found.append((chunk.header.chunk_id + number, chunk.data[at.body : at.end]))
+        data = bytes(chunk.data)
+        for number, at in enumerate(walk_entries(data)):
+            found.append((chunk.header.chunk_id + number, data[at.body : at.end]))
     return found
 
 

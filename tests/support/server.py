@@ -357,9 +357,12 @@ class Peer:
     async def chunk(self) -> Chunk:
         """The next command, which must be a chunk."""
         command = await self.next()
-        assert isinstance(command, c.Deliver | c.DeliverCommitted), command
+        assert isinstance(command, c.Delivered), command
         header = decode_chunk_header(command.chunk)
         data = command.chunk[CHUNK_HEADER_SIZE:]
+        if isinstance(command, c.DeliverStored):
+            assert len(command.chunk) == header.data_start + header.data_size + header.trailer_size
+            data = command.chunk[header.data_start :][: header.data_size]
         assert len(data) == header.data_size
         bodies = [data[at.body : at.end] for at in walk_entries(data)]
         committed = getattr(command, "committed_chunk_id", None)

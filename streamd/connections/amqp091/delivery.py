@@ -374,8 +374,9 @@ class AmqpConsumer(QueuedConsumer):
 
 def _read(chunk: StoredChunk, size: int, position: int) -> bytes:
     """Some bytes of a chunk's data."""
-    if chunk.data is not None:
-        return bytes(chunk.data[position : position + size])
+    data = chunk.data
+    if data is not None:
+        return bytes(data[position : position + size])
     return chunk.file.read(size, chunk.data_position + position)
 
 

@@ -26,7 +26,11 @@ from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, Ready
 from streamd.net.outbox import Outbox
 from streamd.net.transport import FileUnreadable, Transport
 from streamd.operations.errors import Reason, Refused
-from streamd.wire.stream.deliver import encode_deliver_head
+from streamd.wire.stream.deliver import (
+    CHUNK_HEADER_SIZE,
+    encode_deliver_head,
+    encode_stored_head,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,7 @@ class Interest(NamedTuple):
         start: where to begin.
         matcher: which chunks, None for all.
         group: whose standing selector it uses, None for none.
+        is_stored: chunks are sent as they are stored, see `DeliverStored`.
         properties_size: bytes that the properties count for.
     """
 
@@ -54,6 +59,7 @@ class Interest(NamedTuple):
     matcher: ChunkMatcher | None
     properties: Mapping[str, str] = MappingProxyType({})
     group: str | None = None
+    is_stored: bool = False
     properties_size: int = 0
 
 
@@ -344,7 +350,7 @@ class Delivery:
             chunks = self._read(subscription, reader)
             if chunks:
                 subscription.use_credit(len(chunks))
-                self._outbox.put_now(*_in_memory(self._heads(subscription, chunks), chunks))
+                self._outbox.put_now(*_in_memory(self._pieces(subscription, chunks)))
         subscription.tell_watchers()  # also where all was skipped: it may wait now
 
     def cannot_read(self, subscription: Subscription, error: SegmentsError) -> None:
@@ -389,12 +395,20 @@ class Delivery:
         except SegmentsError as refusal:
             self.cannot_read(subscription, refusal)
 
-    def _heads(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> list[bytes]:
-        """What stands before each chunk's data on the wire."""
-        committed = subscription.stream.log.segments.last_chunk_id if self.with_committed else None
+    def _pieces(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> "list[_Piece]":
+        """What is sent of chunks."""
         number = subscription.subscription_id
+        if subscription.interest.is_stored:
+            return [_stored_piece(number, chunk) for chunk in chunks]
+        committed = subscription.stream.log.segments.last_chunk_id if self.with_committed else None
         return [
-            encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed)
+            _Piece(
+                encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed),
+                chunk,
+                chunk.data,
+                chunk.data_position,
+                chunk.header.data_size,
+            )
             for chunk in chunks
         ]
 
@@ -450,15 +464,16 @@ class Delivery:
         chunks: list[StoredChunk],
     ) -> None:
         """Send chunks; `chunks` is empty afterwards."""
-        heads = self._heads(subscription, chunks)
+        pieces = self._pieces(subscription, chunks)
         segment = reader.pin_segment()  # the reader may be closed while this is sent
         try:
-            parts = _in_memory(heads, chunks)
+            parts = _in_memory(pieces)
             sent = transport.send_some(parts) if parts else 0
-            if sent < sum(map(len, parts)) or chunks[-1].data is None:
-                rest = _unsent(heads, chunks, sent)
+            if sent < sum(map(len, parts)) or chunks[-1].whole is None:
+                rest = _unsent(pieces, sent)
                 # A peer that takes its time, or never reads, holds files open, not memory.
                 parts.clear()
+                pieces.clear()
                 chunks.clear()
                 reader.drop_readahead()
                 for number, (head, file, position, size, chunk_id, start) in enumerate(rest):
@@ -475,12 +490,40 @@ class Delivery:
             segment.release()
 
 
-def _in_memory(heads: Sequence[bytes], chunks: Sequence[StoredChunk]) -> list[Buffer]:
-    """What can be sent in one call: all but the data of a large chunk, which is the last one."""
+class _Piece(NamedTuple):
+    """A chunk on the wire: what stands before it, then bytes of its segment file.
+
+    Attributes:
+        data: those bytes where they are in memory.
+        position, size: where they are in the file.
+    """
+
+    head: bytes
+    chunk: StoredChunk
+    data: memoryview | None
+    position: int
+    size: int
+
+
+def _stored_piece(number: int, chunk: StoredChunk) -> _Piece:
+    """All of a chunk, for the subscription of that number."""
+    header, whole = chunk.header, chunk.whole
+    size = header.filter_size + header.data_size + header.trailer_size
+    return _Piece(
+        encode_stored_head(number, chunk.raw_header, size),
+        chunk,
+        None if whole is None else whole[CHUNK_HEADER_SIZE:],
+        chunk.data_position - header.filter_size,
+        size,
+    )
+
+
+def _in_memory(pieces: Sequence[_Piece]) -> list[Buffer]:
+    """What can be sent in one call: all but the bytes of a large chunk, which is the last one."""
     parts: list[Buffer] = []
-    for head, chunk in zip(heads, chunks, strict=True):
-        if chunk.data is not None:
-            parts += (head, chunk.data)
+    for piece in pieces:
+        if piece.data is not None:
+            parts += (piece.head, piece.data)
     return parts
 
 
@@ -499,15 +542,17 @@ class _Rest(NamedTuple):
     start: int
 
 
-def _unsent(heads: Sequence[bytes], chunks: Sequence[StoredChunk], sent: int) -> list[_Rest]:
-    """What follows the first `sent` bytes of heads and data."""
+def _unsent(pieces: Sequence[_Piece], sent: int) -> list[_Rest]:
+    """What follows the first `sent` bytes of the pieces."""
     rest = []
-    for head, chunk in zip(heads, chunks, strict=True):
+    for head, chunk, _, position, size in pieces:
         of_head = min(sent, len(head))
-        of_data = min(sent - of_head, chunk.header.data_size)
+        of_data = min(sent - of_head, size)
         sent -= of_head + of_data
-        if of_data < chunk.header.data_size:
-            position, size = chunk.data_position + of_data, chunk.header.data_size - of_data
-            start, header = chunk.data_position - chunk.header.data_start, chunk.header
-            rest.append(_Rest(head[of_head:], chunk.file, position, size, header.chunk_id, start))
+        if of_data < size:
+            start, chunk_id = chunk.data_position - chunk.header.data_start, chunk.header.chunk_id
+            left = size - of_data
+            rest.append(
+                _Rest(head[of_head:], chunk.file, position + of_data, left, chunk_id, start)
+            )
     return rest

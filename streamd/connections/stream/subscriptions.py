@@ -151,7 +151,9 @@ class Consumers:
         self, stream: Stream, command: c.Subscribe, properties: dict[str, str], size: int
     ) -> None:
         """Add a subscription to a stream whose log is open."""
-        interest = _interest(command, stream, properties)._replace(properties_size=size)
+        interest = _interest(command, stream, properties)._replace(
+            is_stored=properties.get(words.STORED_CHUNKS) == words.TRUE, properties_size=size
+        )
         if properties.get(words.SINGLE_ACTIVE) != words.TRUE:
             self._add_plain(command, stream, interest)
         elif properties.get(words.NAME):

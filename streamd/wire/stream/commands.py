@@ -622,6 +622,19 @@ class FindResponse(Struct, frozen=True):
     looked_at: f.Statistics = ()
 
 
+class DeliverStored(Struct, frozen=True):
+    """One chunk as it is stored: with its filter, and the trailer that has its columns.
+
+    In place of Deliver where a Subscribe has asked for it. Not in RabbitMQ.
+    """
+
+    KEY: ClassVar[int] = 0x0406
+    subscription_id: f.U8
+    chunk: f.Rest
+
+
+Delivered: TypeAlias = Deliver | DeliverCommitted | DeliverStored
+
 ClientCommand: TypeAlias = (
     DeclarePublisher
     | Publish
@@ -666,8 +679,7 @@ ServerCommand: TypeAlias = (
     | QueryPublisherSequenceResponse
     | DeletePublisherResponse
     | SubscribeResponse
-    | Deliver
-    | DeliverCommitted
+    | Delivered
     | CreditResponse
     | QueryOffsetResponse
     | UnsubscribeResponse

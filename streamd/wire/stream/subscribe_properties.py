@@ -29,6 +29,7 @@ SELECTOR: Final = "selector"  # its text; the server looks at it only with a gro
 SELECTOR_DIALECT: Final = "selector-dialect"  # of the text
 SELECTOR_GROUP: Final = "selector-group"
 LIFE: Final = "life"  # of the stream that is meant, as DescribeStreams tells it; no other is read
+STORED_CHUNKS: Final = "stored-chunks"  # true: chunks come by DeliverStored
 _VALUE = ".value."  # of a further filter property
 _WITH_VALUES = (FILTER_PREFIX, FILTER_PROPERTY_PREFIX)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from clients.filters import ArrivedChunk, Declared, SelectorFilter
 from segments import LogPolicy
 from segments.codec import simple_bodies
 from segments.columns import Columns, open_rows, places_of, sound_columns
@@ -93,6 +94,15 @@ def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
     opened = open_rows(stored.columns, rows, len(stored.data), stored.read)
     chosen = selector.matcher().select_in(opened.data, opened.ends) if opened.places else []
     assert [opened.places[n] for n in chosen] == expected
+    for columns in (stored.columns, None):
+        first, end = sorted(data.draw(st.tuples(*[st.integers(0, len(raws))] * 2)))
+        chunk = ArrivedChunk("s", 0, 0, stored.data, first, end, columns=columns)
+        client = SelectorFilter(selector, "s", None)
+        client.learn(Declared(tuple(names), STRICT in arguments))
+        picked = client.pick(chunk)
+        assert [m.offset for m in picked.wanted] == [n for n in expected if first <= n < end]
+        assert picked.asked == end - first
+        assert (client.matcher.tested, client.matcher.matched) == (len(raws), len(expected))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments import CorruptError, Log
+from segments.codec import decode_chunk_header
+from segments.columns import sound_columns
 from streamd.net import threads
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.codec import encode
@@ -354,6 +356,41 @@ class TestSubscriptions:
             await peer.store([body], first_id=n)
         await peer.subscribe("s", credit=1000)
         assert await peer.bodies(5) == sent
+
+
+class TestStoredChunks:
+    """Our extension: chunks come as they stand in the file."""
+
+    @pytest.mark.parametrize("size", [10, 3_000, 100_000])
+    async def test_all_of_the_file(self, server: Harness, peer: Peer, size: int) -> None:
+        await peer.create("s")
+        await peer.declare("s")
+        for first in (0, 4, 8):  # small chunks, and such as go out by sendfile
+            raws = [b"%d" % n + b"x" * size for n in range(4)]
+            await peer.publish(raws, values=[b"a", b"b", None, b"a"], first_id=first)
+            await peer.confirmed(4)
+        await peer.store([b"y" * size], first_id=12)
+        await peer.subscribe("s", stored_chunks="true")
+        found = []
+        for _ in range(4):
+            command = await peer.next()
+            assert isinstance(command, c.DeliverStored)
+            assert command.subscription_id == 1
+            found.append(command.chunk)
+        (log,) = server.data.glob("**/*.segment")
+        assert b"".join(found) == log.read_bytes()[8:]
+        header = decode_chunk_header(found[0])
+        columns = sound_columns(
+            found[0][: header.data_start], found[0][-header.trailer_size :], header
+        )
+        assert columns is not None
+        assert columns.values_of(None) == [b"a", b"b", b"", b"a"]
+
+    async def test_only_where_they_are_asked_for(self, reader: Peer) -> None:
+        await reader.subscribe("s", credit=1, stored_chunks="yes")
+        await reader.subscribe("s", credit=1, subscription_id=2, stored_chunks="true")
+        kinds = {type(await reader.next()) for _ in range(2)}
+        assert kinds == {c.Deliver, c.DeliverStored}
 
 
 class TestCommittedChunk:

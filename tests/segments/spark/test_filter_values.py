@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from clients.filters import ArrivedChunk, Filter
-from segments import Log, LogPolicy, bloom
+from segments import ChunkBuilder, Log, LogPolicy, bloom
+from segments.columns import Columns, sound_columns
 from segments.entries import Entries
 from segments.message import Message, MessageView
 from segments.selector import (
@@ -49,6 +50,16 @@ def of_server(name: str, raws: Sequence[bytes]) -> list[bytes]:
     assert checked.entries is not None
     assert checked.entries.filter_values is not None
     return list(checked.entries.filter_values)
+
+
+def columns_of(data: bytes, values: Sequence[bytes]) -> Columns:
+    """Those of a chunk of messages with these filter values."""
+    builder = ChunkBuilder()
+    builder.add(data, len(values), len(values), values)
+    chunk = builder.encode(chunk_id=0, timestamp_ms=0, epoch=1, policy=LogPolicy())
+    columns = sound_columns(chunk.parts[0], chunk.parts[2], chunk.header)
+    assert columns is not None
+    return columns
 
 
 def sql_for(name: str, value: bytes) -> str:
@@ -102,6 +113,27 @@ def test_the_client_hands_out_the_messages_with_a_value(
         picked = chosen.pick(chunk)
         assert [message.offset for message in picked.wanted] == expected
         assert picked.asked == len(found)
+
+
+@pytest.mark.parametrize("numbers", NumberRule)
+@pytest.mark.parametrize(("name", "unfiltered"), MODES)
+def test_the_client_hands_out_the_same_messages_by_columns(
+    name: str, unfiltered: bool, numbers: NumberRule
+) -> None:
+    found = [odd for odd in odd_messages(name) if max(len(odd.derived), len(odd.text)) <= 255]
+    data = b"".join(entry(odd.raw) for odd in found)
+    chunk = ArrivedChunk("s", 0, 0, data, 0, len(found))
+    values = [odd.text if numbers is NumberRule.TEXT else odd.derived for odd in found]
+    columns = columns_of(data, values)
+    for wanted in WANTED:
+        picked, again = [], []
+        for told, offsets in ((None, picked), (columns, again)):
+            chosen = Filter([wanted], unfiltered, name)
+            chosen.numbers = numbers
+            of_chunk = chosen.pick(chunk._replace(columns=told))
+            assert of_chunk.asked == len(found)
+            offsets += [chosen.num_others, *(message.offset for message in of_chunk.wanted)]
+        assert again == picked
 
 
 @pytest.mark.parametrize("numbers", NumberRule)

@@ -142,6 +142,7 @@ BODIES: dict[tuple[int, int], Struct] = {
     (0x8402, 1): Struct(*_answer, "statistics" / _statistics),
     (0x0404, 1): Struct(*_correlated, "stream" / _string),
     (0x8404, 1): Struct(*_answer, "statistics" / _statistics),
+    (0x0406, 1): Struct("subscription_id" / Int8ub, "chunk" / GreedyBytes),
     (0x0405, 1): Struct(*_correlated, "stream" / _string, "words" / _map),
     (0x8405, 1): Struct(
         *_answer,

@@ -8,7 +8,7 @@ from construct import Container
 from hypothesis import given, settings, strategies as st
 
 from streamd.wire.stream import RemoteProtocolError, ResponseCode, codec, commands as c, text_of
-from streamd.wire.stream.deliver import encode_deliver_head
+from streamd.wire.stream.deliver import encode_deliver_head, encode_stored_head
 from streamd.wire.stream.fields import NO_OFFSET, OffsetSpecification
 from tests.wire.stream import layout
 from tests.wire.stream.strategies import COMMANDS, KINDS, of_kind
@@ -193,6 +193,13 @@ def test_deliver_heads_agree_with_the_command(
     )
     assert head + data == codec.encode(command)
     assert layout.DELIVERED_CHUNK_HEADER.parse(chunk).magic == 0x50
+
+
+@given(st.integers(0, 255), st.binary(max_size=50))
+def test_heads_of_stored_chunks_agree_with_the_command(number: int, rest: bytes) -> None:
+    stored = bytes(range(48))
+    head = encode_stored_head(number, stored, len(rest))
+    assert head + rest == codec.encode(c.DeliverStored(number, stored + rest))
 
 
 def test_codes_in_words() -> None:
