@@ -46,6 +46,7 @@ DAMAGE_HEADER = _FILE_HEADER.pack(DAMAGE_MAGIC, FILE_VERSION)
 CHECKPOINT_HEADER = _FILE_HEADER.pack(CHECKPOINT_MAGIC, FILE_VERSION)
 FILTER_INDEX_HEADER = _FILE_HEADER.pack(FILTER_INDEX_MAGIC, FILTER_INDEX_VERSION)
 KEY_TABLE_HEADER = _FILE_HEADER.pack(KEY_TABLE_MAGIC, KEY_TABLE_VERSION)
+OLD_KEY_TABLE_HEADER = _FILE_HEADER.pack(KEY_TABLE_MAGIC, 1)  # those are still read
 
 
 def check_file_header(raw: bytes, expected: bytes, *, is_sound: bool = False) -> None:
@@ -296,11 +297,15 @@ def simple_bodies(data: bytes) -> list[bytes] | None:
     return bodies
 
 
-def simple_ends(data: bytes | memoryview) -> list[int] | None:
+def simple_ends(data: bytes | memoryview, most: int = 1 << 32) -> list[int] | None:
     """Where each message of a data section without sub-batches ends; None when it has some.
 
     Each begins 4 bytes behind the end of the one before. For callers that look at few of them.
     Where many messages of one size follow each other, their lengths are compared all at once.
+
+    Args:
+        data: the section.
+        most: so many messages are enough: what follows is not looked at, but for a few.
 
     Raises:
         FormatError: an entry reaches beyond the section.
@@ -309,7 +314,7 @@ def simple_ends(data: bytes | memoryview) -> list[int] | None:
     position, end, expected = 0, len(data), _RUN
     unpack, append = _LENGTH.unpack_from, ends.append
     try:
-        while True:
+        while len(ends) < most:
             begin = position
             for _ in range(_RUN):
                 (size,) = unpack(data, position)

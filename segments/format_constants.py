@@ -16,7 +16,7 @@ KEY_TABLE_MAGIC = b"SKEY"
 CHECKPOINT_MAGIC = b"SCKP"
 FILE_VERSION = 1
 FILTER_INDEX_VERSION = 2  # 1 did not say which content of its segment it was made from
-KEY_TABLE_VERSION = 1
+KEY_TABLE_VERSION = 2
 KEY_BLOCK_SIZE = 4096
 CHUNK_MAGIC = 0x50  # magic 5 in the high nibble, version 0 in the low one
 

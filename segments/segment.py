@@ -116,7 +116,7 @@ class Segment:
         filters: which chunks hold which filter values, None while that is not known.
         is_indexable: False once making `filters` has failed.
         index_requested: `filters` have been asked for.
-        keys: which chunks may hold which keys, None while that is not known; see `keys.keys_of`.
+        keys: which messages may have which keys, None while that is not known; see `keys.keys_of`.
         key_fault: what was wrong with that, until somebody has said so.
         stored: what a store has of it; None where it has nothing.
         cold: what the disk has of it, which is not all; None while it has its file.

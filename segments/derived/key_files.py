@@ -18,9 +18,17 @@ from segments.disk import Disk, File, Readable
 from segments.errors import FormatError, StorageError
 from segments.filter_index import Shape
 from segments.format_constants import USER
-from segments.keys.extraction import KeyExtractor
+from segments.keys.extraction import ANY_MESSAGE, KeyExtractor
 from segments.keys.index import KeyIndex, Place
-from segments.keys.table import MAX_CHUNKS, ORDINAL_BITS, KeyTable, TableHead, write_table
+from segments.keys.table import (
+    MAX_CHUNKS,
+    NUMBER_BITS,
+    PLACE_BITS,
+    KeyTable,
+    TableHead,
+    number_bits,
+    write_table,
+)
 from segments.segment import (
     GROWING_KEYS_SUFFIX,
     KEYS_SUFFIX,
@@ -83,7 +91,7 @@ def make_table(disk: Disk, job: KeyJob) -> None:
     segment = job.segment(disk)
     if job.end.num_chunks > MAX_CHUNKS:
         raise FormatError(f"{job.end.num_chunks:,} chunks are too many, at most {MAX_CHUNKS:,}")
-    pairs, first = _Pairs(), job.start.num_chunks
+    pairs, first = _Pairs(number_bits(job.end.num_chunks)), job.start.num_chunks
     if job.tables:
         with _opened(disk, job.tables_path) as file:
             for position in job.tables:
@@ -113,9 +121,14 @@ def make_table(disk: Disk, job: KeyJob) -> None:
 
 
 class _Pairs:
-    """Pairs of prints and chunks, in runs that are sorted."""
+    """Pairs of prints and places, in runs that are sorted.
 
-    def __init__(self) -> None:
+    Args:
+        bits: of a place that are the number of a message.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits, self._most = bits, (1 << bits) - 1
         self.uncertain: list[int] = []
         self.count = 0
         self._runs: list[array[int]] = []
@@ -124,18 +137,24 @@ class _Pairs:
     def take(self, table: KeyTable, file: Readable) -> int:
         """Add what a table has, which is in order; returns its first chunk."""
         self._close()
-        self._runs.append(table.pairs(file))
+        self._runs.append(table.pairs(file, self._bits))
         self.count += len(self._runs[-1])
         self.uncertain += table.uncertain
         return table.head.first_chunk
 
-    def add(self, ordinal: int, prints: set[int] | None) -> None:
-        """Add a chunk."""
-        if prints is None:
+    def add(self, ordinal: int, told: set[int] | None) -> None:
+        """Add a chunk, see `KeyExtractor.told`."""
+        if told is None:
             self.uncertain.append(ordinal)
             return
-        self._open.extend([key << ORDINAL_BITS | ordinal for key in prints])
-        self.count += len(prints)
+        chunk, most = ordinal << self._bits, self._most
+        if most < ANY_MESSAGE:
+            told = {one & ~ANY_MESSAGE | min(one & ANY_MESSAGE, most) for one in told}
+        key_at = PLACE_BITS - NUMBER_BITS
+        self._open.extend(
+            [(one & ~ANY_MESSAGE) << key_at | chunk | one & ANY_MESSAGE for one in told]
+        )
+        self.count += len(told)
         if len(self._open) >= _RUN_PAIRS:
             self._close()
 
@@ -157,19 +176,19 @@ def _extract(segment: Segment, file: File, job: KeyJob, pairs: _Pairs) -> None:
     for at, header in walk_headers(segment, file, (position, offset)):
         if segment.damage:
             break
-        pairs.add(ordinal, _prints(file, at, header, extractor))
+        pairs.add(ordinal, _told(file, at, header, extractor))
         ordinal += 1
     if segment.damage or ordinal != job.end.num_chunks:
         raise FormatError("the segment is damaged")
 
 
-def _prints(file: File, at: int, header: ChunkHeader, extractor: KeyExtractor) -> set[int] | None:
+def _told(file: File, at: int, header: ChunkHeader, extractor: KeyExtractor) -> set[int] | None:
     if header.chunk_type != USER:
         return set()
     data = file.read(header.data_size, at + header.data_start)
     if len(data) != header.data_size or crc32(data) != header.data_crc:
         raise FormatError(f"the chunk at byte {at} fails its checksum")
-    return extractor.prints(data)
+    return extractor.told(data)
 
 
 def load(segment: Segment) -> KeyIndex:

@@ -1,7 +1,7 @@
 """Keys: finding messages by the values of declared properties.
 
 `forms.py` says what the keys of a message are, `extraction.py` finds those of a chunk, `table.py`
-and `index.py` know which chunks may have one. Files of them are made in `segments/derived`.
+and `index.py` know which messages may have one. Files of them are made in `segments/derived`.
 Synchronous.
 """
 

@@ -1,4 +1,4 @@
-"""Finding the keys of all messages of a chunk, as the prints that an index holds.
+"""Finding the keys of the messages of a chunk, as the prints that an index holds.
 
 What is found may be too much, as a search compares the keys themselves; it is never too little. So
 application properties are not looked for message by message: wherever a declared name stands behind
@@ -8,18 +8,23 @@ for a key, of reading, checking and all. Fields of fixed places are read message
 """
 
 import struct
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from contextlib import suppress
+from itertools import accumulate, chain, repeat
+from operator import le, lt
+from typing import NamedTuple, TypeAlias
 
 import mmh3
 
 from segments import amqp10_codes as codes
 from segments.amqp10 import skip_value
-from segments.codec import simple_bodies, simple_ends, walk_entries
+from segments.codec import simple_ends, walk_entries
 from segments.compression import decompress
 from segments.errors import FormatError
-from segments.format_constants import NO_COMPRESSION
 from segments.keys.forms import BOOLEAN, KEYS, NUMBER, SEPARATOR, TEXT, forms_of_value, seed_of
+from segments.keys.table import NUMBER_BITS
 from segments.selector import RowReader, parse_property
 from segments.selector.fields import value_at
 from segments.selector.nodes import PropertySection
@@ -28,6 +33,8 @@ from segments.selector.nodes import PropertySection
 # gets there.
 _MAX_UNPACKED = 16 << 20  # bytes of its sub-batches together: some 300 MB for two million keys
 _FEWEST_KEYS, _BYTES_PER_KEY = 1_000, 4
+_MOST_MESSAGES = 8  # of a chunk that have a key: where more have it, the chunk is searched for them
+ANY_MESSAGE = (1 << NUMBER_BITS) - 1
 
 
 class TooMuchError(Exception):
@@ -54,63 +61,97 @@ class KeyExtractor:
             else:
                 self._fields.append(_Field(name))
 
-    def prints(self, data: bytes) -> set[int] | None:
-        """The prints of all keys in a chunk.
+    def told(self, data: bytes) -> set[int] | None:
+        """The prints of all keys in a chunk, and which messages have them.
+
+        Args:
+            data: its messages.
 
         Returns:
-            None where they are not known, so that it may have any.
+            The print of a key, and in the lower NUMBER_BITS the number of a message that may have
+            it, or `ANY_MESSAGE` where those are many, or far behind. None where the keys are not
+            known, so that it may have any.
         """
         found: set[int] = set()
         size = 0
         try:
-            is_simple = simple_ends(data) is not None
-            parts = [data] if is_simple else [data, *_unpacked(data)]
-            for part in parts:
-                size += len(part)
+            for part in _parts(data):
+                size += len(part.data)
                 for named in self._named:
-                    found.update(named.prints(part))
-            if self._fields:
-                self._read_fields(_messages(data) if not is_simple else simple_bodies(data), found)
+                    found.update(part.told(*named.prints(part.data)))
+                for field in self._fields:
+                    found.update(part.told(*field.prints(part)))
         except (FormatError, TooMuchError):
             return None
+        found = _with_few(found)
         return found if len(found) <= max(_FEWEST_KEYS, size // _BYTES_PER_KEY) else None
 
-    def _read_fields(self, messages: Iterable[bytes] | None, found: set[int]) -> None:
-        for raw in messages or ():
-            for reader in self._fields:
-                found.update(reader.prints(raw))
+
+_Found: TypeAlias = tuple[Sequence[int], Sequence[int]]  # prints, and a position of each
 
 
-def _unpacked(data: bytes) -> Iterator[bytes]:
-    """What compressed sub-batches hold; nothing of one that nobody can unpack."""
-    size = 0
+def _unzipped(found: Iterable[tuple[int, int]]) -> _Found:
+    pairs = list(found)
+    return [key for key, _ in pairs], [at for _, at in pairs]
+
+
+class _Part(NamedTuple):
+    """Messages that stand back to back.
+
+    Attributes:
+        first: the number of the first one in the chunk.
+        data: each with 4 bytes of length before it.
+        ends: where each ends in `data`.
+    """
+
+    first: int
+    data: bytes
+    ends: Sequence[int]
+
+    def told(self, prints: Sequence[int], positions: Sequence[int]) -> list[int]:
+        """Prints that were found in some positions of the data, with the messages there."""
+        first, ends = self.first, self.ends
+        numbers: Iterable[int] = range(first, first + len(ends))
+        # Mostly each message has a key.
+        is_plain = len(positions) == len(ends) and all(map(lt, positions, ends))
+        if not (is_plain and all(map(le, ends, positions[1:]))):
+            numbers = [first + bisect_right(ends, at) for at in positions]
+        if first + len(ends) > ANY_MESSAGE:
+            numbers = [min(number, ANY_MESSAGE) for number in numbers]
+        return [key << NUMBER_BITS | one for key, one in zip(prints, numbers, strict=True)]
+
+
+def _parts(data: bytes) -> Iterator[_Part]:
+    """The messages of a chunk, as far as they can be read."""
+    ends = simple_ends(data)
+    if ends is not None:
+        yield _Part(0, data, ends)
+        return
+    first = size = 0
     for entry in walk_entries(data):
-        if entry.compression in (None, NO_COMPRESSION):
-            continue  # its messages stand in the data as they are
-        size += entry.uncompressed_size
-        if size > _MAX_UNPACKED:
-            raise TooMuchError
-        try:
-            yield decompress(
-                data[entry.body : entry.end], entry.compression, entry.uncompressed_size
-            )
-        except FormatError:
-            continue
-
-
-def _messages(data: bytes) -> Iterator[bytes]:
-    """The messages of a chunk with sub-batches, as far as they can be read."""
-    for entry in walk_entries(data):
-        body = data[entry.body : entry.end]
         if entry.compression is None:
-            yield body
-            continue
-        try:
-            plain = decompress(body, entry.compression, entry.uncompressed_size)
-            for inner in walk_entries(plain):
-                yield plain[inner.body : inner.end]
-        except FormatError:
-            continue
+            yield _Part(first, data[entry.start : entry.end], [entry.end - entry.start])
+        else:
+            size += entry.uncompressed_size
+            if size > _MAX_UNPACKED:
+                raise TooMuchError
+            with suppress(FormatError):  # nobody can unpack it
+                body = data[entry.body : entry.end]
+                plain = decompress(body, entry.compression, entry.uncompressed_size)
+                yield _Part(first, plain, simple_ends(plain) or ())
+        first += entry.num_records
+
+
+def _with_few(found: set[int]) -> set[int]:
+    """The same, where one stands for many messages with a key."""
+    if len({one >> NUMBER_BITS for one in found}) == len(found):
+        return found
+    counts = Counter([one >> NUMBER_BITS for one in found])
+    many = {key for key, count in counts.items() if count > _MOST_MESSAGES}
+    if not many:
+        return found
+    few = {one for one in found if one >> NUMBER_BITS not in many}
+    return few | {key << NUMBER_BITS | ANY_MESSAGE for key in many}
 
 
 class _Prints:
@@ -121,11 +162,9 @@ class _Prints:
         self._text_seed = self._seeds[TEXT]
         self._is_split = name == KEYS
 
-    def of_texts(self, values: Iterable[bytes]) -> Iterable[int]:
+    def of_texts(self, values: Sequence[bytes]) -> list[int]:
         """Prints of texts; also of empty ones, which nobody looks for."""
-        if self._is_split:
-            values = [part for value in values for part in value.split(SEPARATOR)]
-        return map(mmh3.hash, values, repeat(self._text_seed), repeat(False))
+        return list(map(mmh3.hash, values, repeat(self._text_seed), repeat(False)))
 
     def of_value(self, value: object) -> Iterator[int]:
         for form in forms_of_value(value, is_split=self._is_split):  # type: ignore[arg-type]
@@ -147,27 +186,38 @@ class _Named:
             self._needle.startswith(self._needle[at:]) for at in range(1, len(self._needle))
         )
         self._make = _Prints(name)
+        self._is_split = name == KEYS
 
-    def prints(self, data: bytes) -> Iterable[int]:
-        texts = self._texts(data)
-        return self._make.of_texts(texts) if texts is not None else self._any(data)
+    def prints(self, data: bytes) -> _Found:
+        """Prints, and where each was found: a position in the message that has it."""
+        texts: Sequence[bytes] | None
+        texts, positions = self._texts(data)
+        if texts is None:
+            return _unzipped(self._any(data))
+        if self._is_split:
+            split = [text.split(SEPARATOR) for text in texts]
+            positions = list(chain.from_iterable(map(repeat, positions, map(len, split))))
+            texts = list(chain.from_iterable(split))
+        return self._make.of_texts(texts), positions
 
-    def _texts(self, data: bytes) -> list[bytes] | None:
-        """The values where each is a short string; None where one is not."""
+    def _texts(self, data: bytes) -> tuple[list[bytes] | None, list[int]]:
+        """The values where each is a short string, and where they are; None where one is not."""
         if self._overlaps:
-            return None
+            return None, []
         pieces = data.split(self._of_text)
         if len(pieces) != 1 + data.count(self._needle):
-            return None
-        del pieces[0]
+            return None, []
+        size = len(self._of_text)
+        positions = list(accumulate([len(piece) + size for piece in pieces]))
+        del pieces[0], positions[-1]
         try:
             found = [text for piece in pieces if len(text := piece[1 : 1 + piece[0]]) == piece[0]]
         except IndexError:
-            return None
+            return None, []
         # A value that ends with the name was cut there, if a string follows.
-        return found if len(found) == len(pieces) else None
+        return (found if len(found) == len(pieces) else None), positions
 
-    def _any(self, data: bytes) -> Iterator[int]:
+    def _any(self, data: bytes) -> Iterator[tuple[int, int]]:
         size = len(self._needle)
         most = 2 * len(data) + 300  # values that do not overlap are never as much
         at = data.find(self._needle)
@@ -176,7 +226,8 @@ class _Named:
                 most -= skip_value(data, at + size) - at
                 if most < 0:
                     raise TooMuchError
-                yield from self._make.of_value(value_at(data, at + size))
+                for found in self._make.of_value(value_at(data, at + size)):
+                    yield found, at
             except (FormatError, IndexError, struct.error):
                 pass  # no value stands there
             at = data.find(self._needle, at + 1)
@@ -189,9 +240,18 @@ class _Field:
         self._read = RowReader([parse_property(name)]).read
         self._make = _Prints(name)
 
-    def prints(self, raw: bytes) -> Iterable[int]:
-        try:
-            (value,) = self._read(raw)
-        except FormatError:
-            return ()
-        return () if value is None else self._make.of_value(value)
+    def prints(self, part: _Part) -> _Found:
+        """Prints, and where the message begins that has each."""
+        return _unzipped(self._read_all(part))
+
+    def _read_all(self, part: _Part) -> Iterator[tuple[int, int]]:
+        begin = 0
+        for end in part.ends:
+            try:
+                (value,) = self._read(part.data[begin + 4 : end])
+            except FormatError:
+                value = None
+            if value is not None:
+                for found in self._make.of_value(value):
+                    yield found, begin
+            begin = end

@@ -1,4 +1,4 @@
-"""Which chunks of a segment may hold a key: its key tables, asked together.
+"""Which messages of a segment may have a key: its key tables, asked together.
 
 A sealed segment has one with all its chunks, in `<base>.keys`. The newest segment gets one after
 the other while it grows, each behind the one before in a file of a temporary name; chunks that no
@@ -6,7 +6,7 @@ table has yet are looked at one by one. Both files are derived: where one is mis
 another content there is no index, and one is rebuilt (derived/key_files.py).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from segments.disk import Disk, Readable
@@ -25,6 +25,18 @@ class Place(NamedTuple):
     num_chunks: int
     position: int
     offset: int
+
+
+class Held(NamedTuple):
+    """What chunks may have, by their ordinal.
+
+    Attributes:
+        keys: a bit for each key that one may have, by its place among those that were asked for.
+        messages: the numbers of the messages that may have one, where it is told which.
+    """
+
+    keys: dict[int, int]
+    messages: dict[int, set[int]]
 
 
 class KeyIndex:
@@ -56,12 +68,12 @@ class KeyIndex:
     def chunks_with(self, prints: Collection[int]) -> Sequence[int] | None:
         """The ordinals of chunks that may have a key, in order; see `asked`."""
         found = self.asked([prints])
-        return None if found is None else sorted(found)
+        return None if found is None else sorted(found.keys)
 
     def asked(
         self, keys: Sequence[Collection[int]], first: int = 0, last: int | None = None
-    ) -> dict[int, int] | None:
-        """Which chunks may have which of some keys.
+    ) -> Held | None:
+        """Which messages may have which of some keys.
 
         Args:
             keys: the prints of each, see `key_prints`.
@@ -69,35 +81,56 @@ class KeyIndex:
             last: none from this ordinal on.
 
         Returns:
-            By ordinal a bit for each key that the chunk may have, by its place. None where the
-            file cannot be read or is damaged: then any chunk may have any.
+            None where the file cannot be read or is damaged: then any message may have any.
         """
         last = self.num_chunks if last is None else min(last, self.num_chunks)
-        found: dict[int, int] = {}
+        found = _Found(first, last)
         try:
             file = self._disk.open(self.path, writable=False)
             try:
                 for table in self.tables:
-                    if table.head.first_chunk >= last or first >= table.head.end_chunk:
-                        continue
-                    for bits, ordinals in _found(table, file, keys):
-                        for at in ordinals:
-                            if first <= at < last:
-                                found[at] = found.get(at, 0) | bits
+                    if table.head.first_chunk < last and first < table.head.end_chunk:
+                        found.add(table, file, keys)
             finally:
                 file.close()
         except SegmentsError as error:
             if not (isinstance(error, StorageError) and error.is_temporary):
                 self.fault = str(error)
             return None
-        return found
+        return found.held()
 
 
-def _found(
-    table: KeyTable, file: Readable, keys: Sequence[Collection[int]]
-) -> Iterator[tuple[int, Iterable[int]]]:
-    """Ordinals of chunks that may have some keys, and the bits of these keys."""
-    yield (1 << len(keys)) - 1, table.uncertain
-    for place, prints in enumerate(keys):
-        for one in prints:
-            yield 1 << place, table.chunks_with(file, one)
+class _Found:
+    """What tables know of some chunks."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first, self._last = first, last
+        self._keys: dict[int, int] = {}
+        self._messages: dict[int, set[int]] = {}
+        self._untold: set[int] = set()  # chunks of which any message may be meant
+
+    def add(self, table: KeyTable, file: Readable, keys: Sequence[Collection[int]]) -> None:
+        """Ask a table for keys."""
+        for ordinal in table.uncertain:
+            self._add((1 << len(keys)) - 1, ordinal, 0, 0)
+        bits = table.number_bits
+        every = (1 << bits) - 1
+        for number, prints in enumerate(keys):
+            for one in prints:
+                for place in table.places_with(file, one):
+                    self._add(1 << number, place >> bits, place & every, every)
+
+    def _add(self, keys: int, ordinal: int, number: int, every: int) -> None:
+        if not self._first <= ordinal < self._last:
+            return
+        self._keys[ordinal] = self._keys.get(ordinal, 0) | keys
+        if number == every:
+            self._untold.add(ordinal)
+        else:
+            self._messages.setdefault(ordinal, set()).add(number)
+
+    def held(self) -> Held:
+        """All of it."""
+        for ordinal in self._untold:
+            self._messages.pop(ordinal, None)
+        return Held(self._keys, self._messages)

@@ -99,7 +99,7 @@ class ChunkTable:
         self.is_certain = is_certain
         self.num_chunks = len(positions)
         self.is_sparse = is_sparse
-        self._size = segment.size
+        self._size, self._next_offset = segment.size, segment.next_offset
 
     @classmethod
     def of_file(
@@ -120,6 +120,10 @@ class ChunkTable:
     def end(self, ordinal: int) -> int:
         """Where a chunk ends in the file, if there is no damage behind it."""
         return self.positions[ordinal + 1] if ordinal + 1 < self.num_chunks else self._size
+
+    def next_offset(self, ordinal: int) -> int:
+        """The offset behind a chunk, if there is no damage there."""
+        return self.chunk_ids[ordinal + 1] if ordinal + 1 < self.num_chunks else self._next_offset
 
     def holding(self, offset: int) -> int:
         """Number of the chunk with an offset, or of the one before it, 0 at least."""

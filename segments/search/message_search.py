@@ -1,6 +1,6 @@
 """Searching the messages of a chunk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -8,6 +8,7 @@ from segments import codec, compression
 from segments.codec import ChunkHeader
 from segments.errors import FormatError
 from segments.keys.extraction import KeyExtractor
+from segments.keys.table import NUMBER_BITS
 from segments.missing_names import MissingNames
 from segments.search.message_matcher import MessageTest
 from segments.search.page import Steps
@@ -42,50 +43,74 @@ class MessageSearch:
         ]
         self.names = MissingNames(named, None if selector is None else selector.node)
 
-    def steps(self, header: ChunkHeader, data: bytes, keys: int | None) -> Steps:
+    def steps(
+        self, header: ChunkHeader, data: bytes, keys: int | None, numbers: Collection[int] | None
+    ) -> Steps:
         """Search the messages of a chunk.
 
         Args:
             header: its header.
             data: its messages.
             keys: which it may have, see `Search._held`; None where any may be.
+            numbers: of the messages that may have them; None where any may.
 
         Raises:
             FormatError: it does not hold what its header says.
         """
+        most = header.num_records  # that have to be found
+        if numbers is not None:
+            if max(numbers) < most:
+                most = max(numbers) + 1
+            else:  # the index is of another chunk
+                numbers = None
         first = max(self._progress.low, header.chunk_id) - header.chunk_id
         last = min(self._progress.high, header.next_offset) - header.chunk_id
-        ends = codec.simple_ends(data)
+        ends = codec.simple_ends(data) if numbers is None else codec.simple_ends(data, most)
         if ends is None:
-            yield from self._search_packed(header, data, first, last)
+            yield from self._search_packed(header, data, range(first, last), numbers)
             return
-        if len(ends) != header.num_records:
+        if len(ends) < most or (numbers is None and len(ends) > most):
             raise FormatError("the chunk does not hold the messages that its header counts")
-        if keys is None and self._test.has_many:
-            keys = self._keys_in(data)
-        at: list[int] | None = None
-        screen = self._test.screen if keys is None else self._test.screen_of(keys)
-        if screen is not None:
-            at = screen.places(data, len(ends) // SCREEN_SHARE)
-        places: Sequence[int] = range(first, last)
-        if at is not None:
-            places = [place for place in holding(ends, at) if first <= place < last] if at else ()
+        places = self._places(data, ends, range(first, last), keys, numbers)
         self._progress.looked_at.messages_screened += last - first - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
         if not self._progress.found:
-            self.names.look(body_at(data, ends, place) for place in range(first, last))
+            seen = places if numbers is not None else range(first, last)
+            self.names.look(body_at(data, ends, place) for place in seen)
+
+    def _places(
+        self,
+        data: bytes,
+        ends: Sequence[int],
+        bounds: range,
+        keys: int | None,
+        numbers: Collection[int] | None,
+    ) -> Sequence[int]:
+        """The numbers of the messages that are to be tested."""
+        if numbers is not None:
+            return sorted(number for number in numbers if number in bounds)
+        if keys is None and self._test.has_many:
+            keys = self._keys_in(data)
+        screen = self._test.screen if keys is None else self._test.screen_of(keys)
+        at = None if screen is None else screen.places(data, len(ends) // SCREEN_SHARE)
+        if at is None:
+            return bounds
+        return [place for place in holding(ends, at) if place in bounds]
 
     def _keys_in(self, data: bytes) -> int | None:
         """Which of many keys a chunk may have; None where that is not known."""
         if self._extractor is None:
             self._extractor = KeyExtractor(self._request.properties)
-        prints = self._extractor.prints(data)
-        if prints is None:
+        told = self._extractor.told(data)
+        if told is None:
             return None
+        prints = {one >> NUMBER_BITS for one in told}
         wanted = enumerate(self._test.prints())
         return sum(1 << place for place, of_key in wanted if not prints.isdisjoint(of_key))
 
-    def _search_packed(self, header: ChunkHeader, data: bytes, first: int, last: int) -> Steps:
+    def _search_packed(
+        self, header: ChunkHeader, data: bytes, bounds: range, chosen: Collection[int] | None
+    ) -> Steps:
         """The same where some messages are packed: one batch is unpacked after the other.
 
         Publishers pack batches, so one that cannot be unpacked is no reason to leave out others.
@@ -96,8 +121,12 @@ class MessageSearch:
             raise FormatError("the chunk does not hold the messages that its header counts")
         numbers, has_begun, lost = range(len(entries)), False, 0
         for number in reversed(numbers) if self._request.newest else numbers:
-            begin, end = max(first, begins[number]), min(last, begins[number + 1])
-            if begin >= end:
+            begin = max(bounds.start, begins[number])
+            end = min(bounds.stop, begins[number + 1])
+            places: Sequence[int] = range(begin, end)
+            if chosen is not None:
+                places = sorted(place for place in chosen if place in places)
+            if not places:
                 continue
             yield None
             if has_begun and self._progress.is_over:
@@ -114,7 +143,6 @@ class MessageSearch:
                 continue
             if not self._progress.found:
                 self.names.look(bodies)
-            places = range(begin, end)
             yield from self._search_messages(
                 header, places, partial(_nth_behind, bodies, begins[number])
             )

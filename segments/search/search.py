@@ -6,12 +6,18 @@ a search begins, so pages together are one answer, whatever is published meanwhi
 removes meanwhile is gone. For each segment of the range:
 
     time range     two binary searches in its index      chunks outside are not looked at
-    key index      asked for the keys, if it has one     of chunks without them nothing is read
+    key index      asked for the keys, if it has one     of chunks without them nothing is read,
+                                                         of others the messages are told
     filter index   asked for filter values               likewise
     chunks         read, several at once; checked        a header that fits the index, data with
                    as below                              the CRC that the header says
-    byte screen    bytes that a match contains           messages without them are not decoded
+    byte screen    bytes that a match contains, where    messages without them are not decoded
+                   no index tells the messages
     messages       tested one by one                     what passes is found
+
+A chunk is read whole, also for one message, since one CRC covers all of its data: nothing is found
+in a chunk before that has been checked, and one that fails is counted as lost. Its header has to be
+what the index has of it, up to the offset of the next chunk, so no other is passed over with it.
 
 An index file is derived, and may be wrong. A chunk that is not where it has it, or does not end
 where the next begins, is no reason to leave anything out: the headers of the segment are walked
@@ -47,6 +53,7 @@ from segments.disk import File
 from segments.errors import FormatError, StorageError
 from segments.gaps import Gaps
 from segments.keys import KeyIndex
+from segments.keys.index import Held
 from segments.search.chunk_screen import ChunkTest
 from segments.search.chunk_table import ChunkTable
 from segments.search.message_matcher import MessageTest
@@ -432,7 +439,7 @@ class Search:
         file: ColdFile,
         table: ChunkTable,
         spans: Sequence[range],
-        held: dict[int, int] | None,
+        held: Held | None,
     ) -> Steps:
         """Have the chunks of the first span fetched, and some that follow, where they are not here.
 
@@ -500,17 +507,17 @@ class Search:
         self.looked_at.chunks_skipped_by_time += passed - (last - first)
         return first, last
 
-    def _held(self, first: int, last: int, index: KeyIndex | None) -> dict[int, int] | None:
-        """Which chunks may have which keys, as far as the index goes; None where nobody knows.
+    def _held(self, first: int, last: int, index: KeyIndex | None) -> Held | None:
+        """Which messages may have which keys, as far as the index goes; None where nobody knows.
 
-        Numbers of chunks, and a bit for each key by its place in the request.
+        Keys are told by their places in the request.
         """
         if index is None or first >= min(last, index.num_chunks):
             return None
         return index.asked(self._test.prints(), first, last)
 
     def _blocks(
-        self, first: int, last: int, index: KeyIndex | None, held: dict[int, int] | None
+        self, first: int, last: int, index: KeyIndex | None, held: Held | None
     ) -> Sequence[Sequence[int]]:
         """Numbers of chunks that may hold a key, in pieces that `_choose` can be asked about."""
         end, width = first, self._chunk_test.num_at_once
@@ -518,19 +525,20 @@ class Search:
         blocks: list[Sequence[int]] = []
         if index is not None and held is not None:
             end = min(last, index.num_chunks)
-            self.looked_at.chunks_skipped_by_keys += end - first - len(held)
-            for _, near in groupby(sorted(held), key=lambda ordinal: ordinal // width):
+            self.looked_at.chunks_skipped_by_keys += end - first - len(held.keys)
+            for _, near in groupby(sorted(held.keys), key=lambda ordinal: ordinal // width):
                 found = list(near)
                 blocks += [found[at : at + size] for at in range(0, len(found), size)]
             blocks = blocks or [()]
         blocks += [range(at, min(last, at + size)) for at in range(end, last, size)]
         return blocks
 
-    def _may_hold(self, span: range, held: dict[int, int] | None) -> bool:
+    def _may_hold(self, span: range, held: Held | None) -> bool:
         """Whether some of these chunks may have a key of which no newer message was found."""
         if held is None:
             return True
-        return any(ordinal not in held or self._test.has_left(held[ordinal]) for ordinal in span)
+        keys = held.keys
+        return any(ordinal not in keys or self._test.has_left(keys[ordinal]) for ordinal in span)
 
     def _choose(self, segment: Segment, block: Sequence[int]) -> Sequence[int]:
         """The chunks that may match by the filter index, as far as there is one."""
@@ -558,7 +566,7 @@ class Search:
     # -- chunks
 
     def _search_span(
-        self, segment: Segment, reader: SpanReader, span: range, held: dict[int, int] | None
+        self, segment: Segment, reader: SpanReader, span: range, held: Held | None
     ) -> Steps:
         test = self._chunk_test
         matchers = test if test.matchers and segment.filters is None else None
@@ -572,13 +580,16 @@ class Search:
                 if self._is_out_of_time(header.timestamp_ms):
                     self.looked_at.chunks_skipped_by_time += 1
                     continue
-                keys = None if held is None else held.get(chunk.ordinal)
+                keys = numbers = None
+                if held is not None:
+                    keys = held.keys.get(chunk.ordinal)
+                    numbers = held.messages.get(chunk.ordinal)
                 if keys is not None and not self._test.has_left(keys):
                     self.looked_at.chunks_skipped_by_keys += 1
                     continue
                 self.looked_at.chunks_read += 1
                 try:
-                    yield from self._messages.steps(header, chunk.data, keys)
+                    yield from self._messages.steps(header, chunk.data, keys, numbers)
                 except FormatError:  # it is damaged in itself
                     reader.lose(header)
             if self.progress.is_cut:

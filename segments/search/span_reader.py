@@ -181,9 +181,8 @@ class SpanReader:
         except FormatError:
             pass  # or no chunk begins here
         else:
-            size = table.end(ordinal) - table.positions[ordinal]
             is_there = header.chunk_id == table.chunk_ids[ordinal]
-            if is_there and (table.is_sparse or header.total_size == size):
+            if is_there and (table.is_sparse or self._reaches_to_the_next(header, ordinal)):
                 return header
             if is_there:  # the header is wrong, or where the next one is
                 head = raw[at : at + CHUNK_HEADER_SIZE]
@@ -192,6 +191,11 @@ class SpanReader:
         if is_damaged:
             self._mark_damaged(ordinal)
         raise WrongIndex
+
+    def _reaches_to_the_next(self, header: ChunkHeader, ordinal: int) -> bool:
+        table = self._table
+        size = table.end(ordinal) - table.positions[ordinal]
+        return header.total_size == size and header.next_offset == table.next_offset(ordinal)
 
     def _mark_damaged(self, ordinal: int) -> None:
         """A chunk cannot be read, which is where it should be: readers step over it from now on."""

@@ -175,6 +175,68 @@ def filter_index(path: Path, last_header: bytes) -> dict[int, list[int]]:
     return {key: list(places[starts[n] : starts[n + 1]]) for n, key in enumerate(fingerprints)}
 
 
+class Keys(NamedTuple):
+    """A key table: chunks that may hold any key, and places by print; of a place the number of the
+    message is None where it may be any of the chunk."""
+
+    end_chunk: int
+    content_crc: int
+    names: list[str]
+    uncertain: list[int]
+    places: dict[int, list[tuple[int, int | None]]]
+
+
+def key_table(path: Path) -> Keys:
+    """The key table of a sealed segment; all checksums are tested, and the levels of its tree."""
+    raw = path.read_bytes()
+    blocks = [raw[at : at + 4096] for at in range(0, len(raw), 4096)]
+    crcs = [int.from_bytes(block[-4:], "big") for block in blocks]
+    assert crcs[0] == zlib.crc32(blocks[0][:-4])
+    assert crcs[1:] == [zlib.crc32(block[:-4], crcs[0]) for block in blocks[1:]]
+    assert raw[:4] == b"SKEY"
+    version = int.from_bytes(raw[4:8], "big")
+    fields = struct.unpack_from(">QQIIIIQH", raw, 8)
+    _, _, _, end_chunk, content_crc, num_uncertain, num_pairs, names_size = fields
+    is_large = end_chunk > 65_536
+    is_narrow = version == 1 and not is_large
+    most, form = (682, "H") if is_narrow else (511, "I")
+    bits = 0 if version == 1 else 8 if is_large else 16
+    sizes = [-(-num_pairs // most)]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 1023))
+    at, fences, expected = 1, [], []
+    for size in reversed(sizes[1:]):
+        numbers = [n for b in blocks[at : at + size] for n in struct.unpack_from("<1023I", b)]
+        assert not expected or numbers[::1023] == expected
+        at, fences = at + size, numbers
+        expected = numbers
+    prints: list[int] = []
+    places: list[int] = []
+    for number, block in enumerate(blocks[at : at + sizes[0]]):
+        count = min(most, num_pairs - number * most)
+        prints += struct.unpack_from(f"<{count}I", block)
+        places += struct.unpack_from(f"<{count}{form}", block, 4 * most)
+        assert not fences or fences[number] == prints[-count]
+    found: dict[int, list[tuple[int, int | None]]] = {}
+    every = (1 << bits) - 1
+    pairs = list(zip(prints, places, strict=True))
+    assert pairs == sorted(pairs)
+    for key, place in pairs:
+        number = place & every
+        found.setdefault(key, []).append((place >> bits, None if number == every else number))
+    rest = b"".join(block[:-4] for block in blocks[at + sizes[0] :])
+    uncertain = list(struct.unpack_from(f"<{num_uncertain}I", rest))
+    return Keys(
+        end_chunk, content_crc, raw[50 : 50 + names_size].decode().split("\n"), uncertain, found
+    )
+
+
+def key_print(name: str, kind: bytes, value: bytes) -> int:
+    """Of a key: its kind is one byte."""
+    seed = zlib.crc32(name.encode(), zlib.crc32(kind))
+    return int(mmh3.hash(value, seed, signed=False))
+
+
 def fingerprint(value: bytes) -> int:
     """Of a filter value as trailers have it."""
     first: int = mmh3.hash64(value, seed=0, x64arch=True, signed=False)[0]

@@ -5,6 +5,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import mmh3
@@ -13,15 +14,18 @@ import pytest
 from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, bloom, format_constants
 from segments.codec import Damage, encode_damage
 from segments.derived import filter_files
-from segments.message import MessageView
+from segments.message import Message, MessageView, Properties
 from segments.property_keys import key_of, mark_of
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.schema import VERSION
 from tests.internals import page_reader, tables
 from tests.releases.contents import FOLDERS, KINDS
 from tests.segments import layout
+from tests.segments.derived.test_key_files import OLD_KEYS, index_keys, small_tables
 from tests.support.logs import append, entry, sub_batch
 from tests.support.rulers import ruler
+
+__all__ = ["small_tables"]  # a fixture
 
 PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "file-format.md").read_text()
 SIZES = {"TRACKING_BLOCK": {"value": 8}, "SNAPSHOT_BLOCK": {"value": 8, "chunk_id": 8}}
@@ -172,6 +176,45 @@ def check_folder(folder: Path) -> None:
     last = page_reader.checkpoint(folder / "checkpoint")
     ends = {name: c.header[6] + c.header[3] for name, c in found}
     assert last["next_offset"] <= max(ends.values(), default=0)
+
+
+@pytest.mark.parametrize("count", [3, 2_000])
+def test_the_reader_reads_key_tables(tmp_path: Path, count: int) -> None:
+    """Of one block, and of several with a tree over them."""
+    policy = LogPolicy(max_segment_chunks=4, key_properties=("k", "properties.subject"))
+    log = Log.open(str(tmp_path), policy)
+    keyed = [
+        Message(b"", Properties(subject="all"), {"k": n if n % 2 else f"a{n}"}).encode()
+        for n in range(count)
+    ]
+    for _ in range(3):
+        append(log, keyed)
+    builder = ChunkBuilder()
+    builder.add(entry(keyed[0]) + sub_batch(entry(keyed[0]) + entry(keyed[1]), 2), 2, 3, None)
+    log.append([builder], 1_700_000_000_000)
+    append(log, keyed[:1])
+    index_keys(log)
+    log.close()
+    table = page_reader.key_table(tmp_path / f"{0:020d}.keys")
+    assert (table.end_chunk, table.names) == (4, ["k", "properties.subject"])
+    assert table.uncertain == []
+    for number in range(count):
+        key = (b"#", b"%d" % number) if number % 2 else (b"=", b"a%d" % number)
+        places = [(0, number), (1, number), (2, number)]
+        places += [(3, 0), (3, 1)] if number == 0 else [(3, 2)] if number == 1 else []
+        assert table.places[page_reader.key_print("k", *key)] == places
+    few = [(chunk, n) for chunk in range(3) for n in range(count)]
+    all_of_them = few if count <= 8 else [(chunk, None) for chunk in range(3)]
+    subject = page_reader.key_print("properties.subject", b"=", b"all")
+    assert table.places[subject] == [*all_of_them, (3, 0), (3, 1), (3, 2)]
+
+
+def test_the_reader_reads_key_tables_of_version_1() -> None:
+    table = page_reader.key_table(OLD_KEYS)
+    assert table.names == ["k"]
+    print_of = partial(page_reader.key_print, "k", b"=")
+    assert table.places[print_of(b"a1")] == [(0, None), (1, None), (2, None)]
+    assert table.places[print_of(b"a2")] == [(2, None)]
 
 
 def bodies(folder: Path) -> list[tuple[int, bytes]]:

@@ -236,17 +236,19 @@ KEY_TABLE = Struct(
     "padding" / Bytes(KEY_BLOCK_SIZE - 8 - 42 - 4 - this.names_size),
     "crc" / Int32ub,  # CRC-32 of the block before it; with this begins that of all other blocks
 )
-# The prints of keys in order, with the ordinals of the chunks that hold them. `most` go into a
-# block: 682, or 511 where ordinals need more than 16 bits.
+# The prints of keys in order, with the places of the messages that have them. `most` go into a
+# block: 511.
 KEY_PAIRS = Struct(
     "prints" / Array(this["_params"]["most"], Int32ul),
-    "ordinals" / Array(this["_params"]["most"], Int16ul),
+    "places" / Array(this["_params"]["most"], Int32ul),  # the chunk's ordinal, the message's number
+    "padding" / Bytes(4),
     "crc" / Int32ub,
 )
-KEY_PAIRS_WIDE = Struct(
+# Of version 1: with the ordinals of the chunks that hold them, 682 in a block; or 511, and ordinals
+# of 32 bits as places are, where `end_chunk` is above 65,536.
+OLD_KEY_PAIRS = Struct(
     "prints" / Array(this["_params"]["most"], Int32ul),
-    "ordinals" / Array(this["_params"]["most"], Int32ul),
-    "padding" / Bytes(4),
+    "ordinals" / Array(this["_params"]["most"], Int16ul),
     "crc" / Int32ub,
 )
 # The first prints of blocks of the level below, 1,023 in a block; or as many ordinals of chunks

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from errno import EMFILE
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import Log, LogPolicy
+from segments import ChunkBuilder, Log, LogPolicy
 from segments.derived import key_schedule as schedule
 from segments.derived.key_files import keys_of, load, make_table
 from segments.derived.key_schedule import adopt, next_task, tidy_up
@@ -32,8 +33,9 @@ from segments.segment import (
 )
 from segments.verify import verify
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append
+from tests.support.logs import append, entry, sub_batch
 
+OLD_KEYS = Path(__file__).parents[2] / "vectors" / "keys" / "version-1.keys"
 FOLDER = "s"
 POLICY = LogPolicy(max_segment_chunks=4, key_properties=("k",))
 
@@ -109,7 +111,8 @@ def lies(content: bytes) -> Iterator[tuple[str, bytes | None]]:
         yield f"cut to {at}", content[:at]
     for at in range(0, len(content), KEY_BLOCK_SIZE):
         yield f"zeros from {at}", content[:at] + bytes(KEY_BLOCK_SIZE) + content[at + 4096 :]
-    yield "another version", content[:4] + (2).to_bytes(4, "big") + content[8:]
+    for version in (1, 3):
+        yield f"version {version}", content[:4] + version.to_bytes(4, "big") + content[8:]
     yield "longer", content + bytes(40)
     yield "missing", None
 
@@ -291,6 +294,62 @@ class TestOfSealedSegments:
         log = Log.open(FOLDER, POLICY, disk)
         check(log, KEYS, 2)
         assert index_keys(log) == 3
+
+
+class TestOfVersion1:
+    """They stay as they are: what is in a store would never be made again."""
+
+    def test_they_are_asked(self) -> None:
+        disk, log = self.logged()
+        segment = log.segments.shown[0]
+        assert [chunks_with(segment, f"a{n}") for n in range(4)] == [[0], [0, 1, 2], [2], []]
+        assert [chunks_with(segment, n) for n in (0, 39, 40)] == [[0, 3], [3], []]
+        index = keys_of(segment)
+        assert index is not None
+        held = index.asked([key_prints(["k"], [b"=a1"]), key_prints(["k"], [b"#0"])])
+        assert held == ({0: 3, 1: 1, 2: 1, 3: 2}, {}), "it does not say which messages"
+        for key, expected in (("a1", [1, 3, 4, 6, 47]), ("0", [2, 7]), ("39", [46]), ("x", [])):
+            for newest in (False, True):
+                wanted = SearchRequest(keys=(key,), properties=("k",), newest=newest)
+                search = Search(log, wanted, 7, 0)
+                found = [one.offset for one in run(search).messages]
+                assert found == expected[:: -1 if newest else 1]
+                assert search.looked_at.segments_indexed == 1
+        assert next_task(log).segment is not segment  # type: ignore[union-attr]
+        assert list(verify(disk, FOLDER)) == []
+        assert disk.files[segment.path(KEYS_SUFFIX)].content == OLD_KEYS.read_bytes()
+
+    def test_whatever_the_device_gives_back(self) -> None:
+        content = OLD_KEYS.read_bytes()
+        for what, changed in lies(content):
+            if what == "version 1":
+                continue  # it is
+            disk, log = self.logged()
+            segment = log.segments.shown[0]
+            if changed is None:
+                del disk.files[segment.path(KEYS_SUFFIX)]
+            else:
+                disk.files[segment.path(KEYS_SUFFIX)].content[:] = changed
+            wanted = SearchRequest(keys=("a1",), properties=("k",))
+            found = [one.offset for one in run(Search(log, wanted, 7, 0)).messages]
+            assert found == [1, 3, 4, 6, 47], what
+
+    def logged(self) -> tuple[FaultyDisk, Log]:
+        """A log of two segments; of the first there is a file as it was made before."""
+        disk = FaultyDisk()
+        log = Log.open(FOLDER, POLICY, disk)
+        append(log, [message("a0"), message("a1"), message(0)])
+        append(log, [message("a1"), message("a1")])
+        builder = ChunkBuilder()
+        builder.add(sub_batch(entry(message("a2")) + entry(message("a1")), 2), 1, 2, None)
+        log.append([builder], 1_700_000_000_000)
+        append(log, [message(number) for number in range(40)])
+        append(log, [message("a1")])
+        segment = log.segments.shown[0]
+        disk.create(segment.path(KEYS_SUFFIX)).write([OLD_KEYS.read_bytes()], 0)
+        segment.key_state = KeyState.UNKNOWN
+        log.segments.shown[1].key_state = KeyState.KNOWN
+        return disk, log
 
 
 class TestOfASegmentThatGrows:

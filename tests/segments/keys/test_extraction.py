@@ -10,7 +10,8 @@ from hypothesis import example, given, strategies as st
 from segments import compression
 from segments.amqp10 import Symbol, encode_list, encode_map, encode_value
 from segments.keys import KeyReader, forms_of_key, key_prints
-from segments.keys.extraction import KeyExtractor
+from segments.keys.extraction import ANY_MESSAGE, KeyExtractor
+from segments.keys.table import NUMBER_BITS
 from segments.message import Message, Properties
 from tests.segments.selector import strategies
 from tests.support import odd_messages
@@ -19,22 +20,33 @@ from tests.support.logs import entry, sub_batch
 PROPERTIES = ("p", "q", "KEYS", "properties.message_id", "properties.subject")
 
 
-def prints_of(bodies: Sequence[bytes], properties: Sequence[str]) -> frozenset[int]:
-    """What a search would ask an index for, for the keys of each message."""
-    reader = KeyReader(properties)
+def told_of(body: bytes, properties: Sequence[str]) -> frozenset[int]:
+    """What a search would ask an index for, for the keys of a message."""
     return frozenset().union(
-        *(
-            key_prints([name], KeyReader([name]).read(body))
-            for body in bodies
-            for name in properties
-        ),
-        *(() for body in bodies if reader.read(body) is None),
+        *(key_prints([name], KeyReader([name]).read(body)) for name in properties)
     )
 
 
-def check(data: bytes, bodies: Sequence[bytes], properties: Sequence[str] = PROPERTIES) -> None:
-    found = KeyExtractor(properties).prints(data)
-    assert found is None or found >= prints_of(bodies, properties)
+def check(
+    data: bytes, bodies: Sequence[bytes | None], properties: Sequence[str] = PROPERTIES
+) -> None:
+    """Whoever looks for a key of a message is led to it, or to all of its chunk.
+
+    Args:
+        bodies: the messages by their numbers; None for one that nobody can read.
+    """
+    told = KeyExtractor(properties).told(data)
+    if told is None:
+        return
+    for number, body in enumerate(bodies):
+        for key in told_of(body, properties) if body is not None else ():
+            places = {one & ANY_MESSAGE for one in told if one >> NUMBER_BITS == key}
+            assert not places.isdisjoint((number, ANY_MESSAGE)), (number, key)
+
+
+def prints(data: bytes, *properties: str) -> set[int] | None:
+    told = KeyExtractor(properties).told(data)
+    return None if told is None else {one >> NUMBER_BITS for one in told}
 
 
 def data_of(bodies: Sequence[bytes]) -> bytes:
@@ -71,12 +83,64 @@ def test_an_index_knows_all_keys_of_plain_messages(bodies: list[bytes]) -> None:
     check(data_of(bodies), bodies)
 
 
-@given(st.lists(st.lists(messages(), min_size=1, max_size=3), max_size=3), st.integers(0, 4))
-def test_and_of_packed_ones(batches: list[list[bytes]], code: int) -> None:
-    data = b"".join(packed(batch, code) for batch in batches) + entry(b"plain")
-    bodies = [body for batch in batches for body in batch]
+LOST = sub_batch(b"no batch", 2, 1, 99)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.lists(messages(), min_size=1, max_size=3), st.integers(0, 4)),
+            messages(),
+            st.just(LOST),
+        ),
+        max_size=5,
+    )
+)
+def test_and_of_packed_ones(entries: list[tuple[list[bytes], int] | bytes]) -> None:
+    """Beside messages that are not, and batches that nobody can unpack."""
+    data, bodies = b"", list[bytes | None]()
+    for one in entries:
+        if isinstance(one, tuple):
+            data += packed(*one)
+            bodies += one[0]
+        else:
+            data += one if one is LOST else entry(one)
+            bodies += [None, None] if one is LOST else [one]
     check(data, bodies)
-    assert KeyExtractor(PROPERTIES).prints(data) is not None
+    assert KeyExtractor(PROPERTIES).told(data) is not None
+
+
+def keyed(*keys: object) -> list[bytes]:
+    return [Message(application_properties={"p": key}).encode() for key in keys]
+
+
+class TestWhichMessages:
+    def test_each_is_told(self) -> None:
+        for bodies in (keyed("a", "b", 5, "a"), keyed("b"), keyed("a", "a")):
+            found = KeyExtractor(["p"]).told(data_of(bodies))
+            expected = [(n, key) for n, body in enumerate(bodies) for key in told_of(body, ["p"])]
+            assert found == {key << NUMBER_BITS | n for n, key in expected}
+
+    def test_one_stands_for_many(self) -> None:
+        (key,) = told_of(keyed("a")[0], ["p"])
+        for count, numbers in ((8, range(8)), (9, [ANY_MESSAGE])):
+            found = KeyExtractor(["p"]).told(data_of(keyed(*["a"] * count)))
+            assert found == {key << NUMBER_BITS | n for n in numbers}
+
+    def test_of_a_batch_behind_what_is_no_batch(self) -> None:
+        data = data_of(keyed("x")) + LOST + packed(keyed("y", "a"), 1) + data_of(keyed("b"))
+        found = KeyExtractor(["p"]).told(data)
+        expected = zip(keyed("x", "y", "a", "b"), (0, 3, 4, 5), strict=True)
+        assert found == {
+            key << NUMBER_BITS | n for body, n in expected for key in told_of(body, ["p"])
+        }
+
+    def test_messages_that_are_far_behind(self) -> None:
+        plain = packed([b""] * 0xFFFF, 0)
+        for before, number in ((packed([b""] * 0xFFFE, 0), 0xFFFE), (plain, ANY_MESSAGE)):
+            found = KeyExtractor(["p"]).told(before + data_of(keyed("a")))
+            (key,) = told_of(keyed("a")[0], ["p"])
+            assert found == {key << NUMBER_BITS | number}
 
 
 @given(st.binary(max_size=64), st.lists(messages(), max_size=2))
@@ -153,22 +217,22 @@ def test_bombs_are_not_unpacked() -> None:
     size = 10 << 20
     body, full = compression.pack([bytes(size)], 1)
     one = sub_batch(body, 1, 1, full)
-    assert KeyExtractor(["p"]).prints(one) == set()
-    assert KeyExtractor(["p"]).prints(one + one) is None, "looked at by whoever searches"
+    assert prints(one, "p") == set()
+    assert prints(one + one, "p") is None, "looked at by whoever searches"
 
 
 def test_a_chunk_of_nothing_but_keys_is_not_indexed() -> None:
     words = " ".join(str(n) for n in range(4_000))
     body = Message(application_properties={"KEYS": words}).encode()
-    assert KeyExtractor(["KEYS"]).prints(entry(body + bytes(100_000))) is not None
+    assert prints(entry(body + bytes(100_000)), "KEYS") is not None
     short = "".join(chr(0x100 + n) + " " for n in range(4_000))
     body = Message(application_properties={"KEYS": short}).encode()
-    assert KeyExtractor(["KEYS"]).prints(entry(body)) is None
+    assert prints(entry(body), "KEYS") is None
 
 
 def test_values_that_reach_over_each_other_are_not_read_for_ever() -> None:
     place = b"\x02aa\xb0\0\0\xf0\0"
-    assert KeyExtractor(["aa"]).prints(entry(place * 30_000)) is None
+    assert prints(entry(place * 30_000), "aa") is None
 
 
 def test_keys_are_split_at_spaces() -> None:

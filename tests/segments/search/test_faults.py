@@ -2,16 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
-from segments.codec import CHUNK_HEADER_SIZE, FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from segments.codec import (
+    CHUNK_HEADER_SIZE,
+    FILE_HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    walk_entries,
+)
 from segments.compression import GZIP, pack
-from segments.keys import forms_of_key
+from segments.keys import KeyIndex, forms_of_key
 from segments.keys.forms import KeyReader
+from segments.keys.index import Held
 from segments.message import Message
 from segments.search.chunk_screen import ChunkTest
 from segments.search.key_screen import key_screen
@@ -136,6 +143,101 @@ def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
     del disk.files[next(s for s in log.segments.shown if s.base_offset == base).path(INDEX_SUFFIX)]
     assert offsets(log, ORDERS[0]) == list(range(22))
     assert offsets(log, ORDERS[1]) == list(range(22))[::-1]
+
+
+# -- key indexes that lead to messages
+
+
+def keyed(chunks: list[bytes], counts: list[int]) -> tuple[FaultyDisk, Log]:
+    """A log of chunks, with their numbers of messages, in one segment that is indexed."""
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(key_properties=("order_id",)), disk)
+    for data, count in zip(chunks, counts, strict=True):
+        builder = ChunkBuilder()
+        builder.add(data, len(list(walk_entries(data))), count, None)
+        log.append([builder], START_MS)
+    index_keys(log)
+    return disk, log
+
+
+@pytest.mark.usefixtures("small_tables")
+class TestOneMessage:
+    def test_no_other_is_looked_at(self) -> None:
+        bodies = [order(n) for n in range(300)]
+        _, log = keyed([b"".join(map(entry, bodies))], [300])
+        for number in (0, 150, 299):
+            for newest in (False, True):
+                asked = replace(KEYED, keys=(str(number),), newest=newest)
+                search = Search(log, asked, IDENTITY, START_MS)
+                assert [m.offset for m in run(search).messages] == [number]
+                assert search.looked_at.messages_tested == 1
+                assert search.looked_at.messages_screened == 299
+
+    def test_no_other_batch_is_unpacked(self) -> None:
+        batches = [pack([order(n), order(n + 1)], GZIP) for n in (0, 2, 4)]
+        data = b"".join(sub_batch(body, 2, GZIP, size) for body, size in batches)
+        broken = sub_batch(b"no gzip", 2, GZIP, 99)
+        _, log = keyed([data + broken + entry(order(8))], [9])
+        for number in (0, 3, 5, 8):
+            search = Search(log, replace(KEYED, keys=(str(number),)), IDENTITY, START_MS)
+            assert [m.offset for m in run(search).messages] == [number]
+            looked_at = search.looked_at
+            assert (looked_at.messages_tested, looked_at.messages_lost) == (1, 0)
+
+    def test_each_of_those_that_have_it(self) -> None:
+        bodies = [order(n % 7) for n in range(21)]
+        _, log = keyed([b"".join(map(entry, bodies))] * 2, [21, 21])
+        for asked in (replace(KEYED, keys=("3",)), replace(KEYED, keys=("3", "5"), newest=True)):
+            expected = [n for n in range(42) if str(n % 21 % 7) in asked.keys]
+            search = Search(log, asked, IDENTITY, START_MS)
+            found = [m.offset for m in run(search).messages]
+            assert found == expected[:: -1 if asked.newest else 1]
+            assert search.looked_at.messages_tested == len(found)
+            assert joined(list(pages(log, replace(asked, limit=2)))) == search.page.messages
+
+    def test_a_key_that_is_told_of_some_messages_alone(self) -> None:
+        """As a text it is one message's, as a number that of more than the index lists."""
+        text = Message(application_properties={"order_id": "5"}).encode()
+        bodies = [text] + [order(5)] * 9 + [order(6)]
+        _, log = keyed([b"".join(map(entry, bodies))], [11])
+        assert offsets(log, replace(KEYED, keys=("5",))) == list(range(10))
+        assert offsets(log, replace(KEYED, keys=("6", "5"), newest=True)) == list(range(11))[::-1]
+
+    @pytest.mark.parametrize("numbers", [{5}, {0, 900}, {(1 << 16) - 2}])
+    @pytest.mark.parametrize("is_packed", [False, True])
+    def test_an_index_of_another_chunk_hides_nothing(
+        self, numbers: set[int], is_packed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = b"".join(entry(order(n)) for n in range(3))
+        if is_packed:
+            data = sub_batch(data, 3)
+        _, log = keyed([data], [3])
+        monkeypatch.setattr(KeyIndex, "asked", lambda *_: Held({0: 1}, {0: numbers}))
+        assert offsets(log, replace(KEYED, keys=("1",))) == [1]
+
+    def test_no_byte_of_a_chunk_is_given_as_right_where_it_is_wrong(self) -> None:
+        """A chunk is sound, or all of it is lost, whichever of its messages is looked at."""
+        disk, log = keyed([b"".join(entry(order(n)) for n in range(4))] * 3, [4] * 3)
+        segment = log.segments.shown[0]
+        content = disk.files[segment.path()].content
+        whole, sound = bytes(content), (2, order(2))
+        others = [(6, order(2)), (10, order(2))]
+        end = (len(whole) - FILE_HEADER_SIZE) // 3 + FILE_HEADER_SIZE
+        for at, flips in product(range(FILE_HEADER_SIZE, end), (1, 0x14)):
+            content[:] = whole
+            content[at] ^= flips
+            for with_filters in (True, False):
+                segment.damage.clear()
+                if not with_filters:
+                    segment.drop_filters()
+                search = Search(log, replace(KEYED, keys=("2",)), IDENTITY, START_MS)
+                found = [(m.offset, m.raw) for m in run(search).messages]
+                if found == [sound, *others]:
+                    assert at < FILE_HEADER_SIZE + CHUNK_HEADER_SIZE, "the data is whole"
+                elif found == others:
+                    assert search.looked_at.messages_lost
+                else:
+                    assert search.looked_at.messages_lost >= 8, (at, found)
 
 
 # -- damage
