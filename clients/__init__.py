@@ -10,11 +10,13 @@ async with connect() as client:
 
 from clients.administration import StandingSelector, StoredOffset, StreamInfo
 from clients.client import Client, connect
-from clients.consumer import Consumer, DamagedChunk
+from clients.consumer import Consumer
 from clients.errors import (
     AccessRefused,
+    ArrowMissing,
     Closed,
     ConnectionLost,
+    DamagedChunk,
     LoginRefused,
     NoOffset,
     PartitionsFailed,
@@ -33,13 +35,16 @@ from clients.position import Moved
 from clients.producer import Producer
 from clients.super_stream import NoRoute, SuperConsumer, SuperProducer
 from segments.amqp10 import Symbol
+from segments.arrow.parts import ColumnError
 from segments.message import Message, Properties
 from segments.selector import Dialect, SelectorError
 
 __all__ = [
     "AccessRefused",
+    "ArrowMissing",
     "Client",
     "Closed",
+    "ColumnError",
     "ConnectionLost",
     "Consumer",
     "DamagedChunk",

@@ -20,21 +20,33 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Mapping,
+    Sequence,
     Set as AbstractSet,
+    Sized,
 )
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from clients.connection import ClientConnection
-from clients.errors import Closed, ConnectionLost, StreamError, Unsupported, refusal
+from clients.errors import (
+    Closed,
+    ConnectionLost,
+    DamagedChunk,
+    StreamError,
+    Unsupported,
+    refusal,
+)
 from clients.filters import (
     ArrivedChunk,
     ConsumerFilter,
     Declared,
+    Filter,
     ReceivedMessage,
     SelectorFilter,
 )
@@ -42,14 +54,19 @@ from clients.position import AT_OFFSET, AT_TIME, FIRST, LAST, NEXT, Moved, Place
 from clients.reconnecting import ReconnectingConnection
 from clients.signals import Signal
 from segments import compression
+from segments.arrow.parts import Part
 from segments.checksum import crc32
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header
 from segments.columns import sound_columns
 from segments.creation_time import was_created_before
 from segments.errors import FormatError
+from segments.format_constants import NO_COMPRESSION
 from segments.times import whole_ms
 from streamd.wire.stream import ResponseCode, codec, commands as c, subscribe_properties as words
 from streamd.wire.stream.fields import OffsetSpecification, Pair
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OK = ResponseCode.OK
 Offset: TypeAlias = int | str | datetime | OffsetSpecification
@@ -58,10 +75,11 @@ _NOT_SAID = OffsetSpecification(0)
 _NO_END = 1 << 64
 
 
-class DamagedChunk(StreamError):
-    """A chunk does not hold what it announces; says which chunk, and in what way."""
+_ROUNDS = 4  # of the event loop, within which a chunk that has come is here
+_MAX_ROWS = 1 << 16
 
-
+_Wanted = TypeVar("_Wanted", bound=Sized)
+_Pick: TypeAlias = Callable[[ChunkHeader, ArrivedChunk], tuple[int, _Wanted]]
 Resume: TypeAlias = Callable[[], Awaitable[OffsetSpecification]]
 
 
@@ -228,6 +246,38 @@ class Consumer:
             if messages:
                 self.last_offset = messages[-1].offset
             yield messages
+
+    def arrow(
+        self, columns: Sequence[str] | Mapping[str, str | None], *, max_rows: int = _MAX_ROWS
+    ) -> AsyncGenerator["pa.RecordBatch", None]:
+        """The wanted messages as Arrow record batches, for Polars, DuckDB, pandas.
+
+        A batch has the messages of the chunks that have arrived, at most `credit` chunks, so give
+        the consumer more credit than usual. All batches have the same schema. What is missing,
+        null or cannot be read is null.
+
+        Args:
+            columns: names of columns, or their types by name. `offset`, `timestamp` (when the
+                message was stored) and `body` are there; other names are of properties, as in
+                selectors: region, properties.subject. application_properties.offset is one that
+                has the name of another column. Types are int64, double, string, binary, bool and
+                timestamp; None, or names alone: that of the values in the first batch, string if
+                there are none. A column that is asked for as string has all values as text.
+            max_rows: messages in a batch, as far as that is possible with whole chunks.
+
+        Raises:
+            ArrowMissing: pyarrow or numpy is not installed.
+            ColumnError: there is no such column. While iterating: a value is not of its column's
+                type; the batch is not handed out then, and iterating has ended.
+            ValueError: `max_rows` is below 1.
+            DamagedChunk: a chunk is damaged; iterating again continues behind it.
+        """
+        if max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}, expected 1 or more")
+        # Not before: programs do without the extra.
+        from clients.record_batches import record_batches  # noqa: PLC0415 - needs the extra
+
+        return record_batches(self, columns, max_rows)
 
     async def store_offset(self, offset: int | None = None) -> None:
         """Remember on the server how far this consumer has come; see `offset="stored"`.
@@ -524,12 +574,55 @@ class Consumer:
         self._ready.clear()
         self._grant()
 
+    async def gather(self) -> None:
+        """Return when something has arrived, with all that comes along with it."""
+        self._grant()
+        while not self.has_arrived:
+            await self.arrived.wait()
+        idle = 0
+        while idle < _ROUNDS and len(self._chunks) < self._credit and not self._has_ended:
+            count = len(self._chunks)
+            await anyio.lowlevel.checkpoint()
+            idle = 0 if len(self._chunks) > count else idle + 1
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `take` and `take_part` have something to give, or to raise."""
+        return bool(self._ready or self._chunks or self._error or self._has_ended)
+
+    def take_part(self) -> Part | None:
+        """The wanted messages of the next chunk for a record batch, possibly none; see `take`."""
+        if self._ready:
+            messages = list(self._ready)
+            self._ready.clear()
+            return _part_of(messages)
+        return self._take_chunk(self._pick_part)
+
+    def _pick_part(self, header: ChunkHeader, chunk: ArrivedChunk) -> tuple[int, Part]:
+        """A chunk as it is where all of its messages are wanted; else those that are picked."""
+        wanted = self._wanted
+        if not isinstance(wanted, Filter) or wanted.follows or chunk.left_out:
+            asked, messages = wanted.pick(chunk)
+            return asked, _part_of(messages)
+        count, chunk_id = header.num_records, chunk.chunk_id
+        first = min(max(0, chunk.first_offset - chunk_id), count)
+        rows = range(first, max(first, min(count, chunk.end_offset - chunk_id)))
+        offsets = range(chunk_id + rows.start, chunk_id + rows.stop)
+        return len(rows), Part(chunk.timestamp_ms, count, chunk.data, rows, offsets)
+
     def _take_batch(self) -> list[ReceivedMessage] | None:
         """The wanted messages of the next chunk, None when it is not there yet; see `take`."""
+        return self._take_chunk(self._pick)
+
+    def _pick(self, _: ChunkHeader, chunk: ArrivedChunk) -> tuple[int, list[ReceivedMessage]]:
+        return self._wanted.pick(chunk)
+
+    def _take_chunk(self, pick: "_Pick[_Wanted]") -> "_Wanted | None":
+        """What is picked of the next chunk, None when it is not there yet; see `take`."""
         self._grant()
         if self._chunks:
             self._owed_credit += 1
-            return self._open(self._chunks.popleft())
+            return self._open(self._chunks.popleft(), pick)
         if self._error is not None:
             raise self._error
         if self._has_ended:
@@ -562,7 +655,7 @@ class Consumer:
         if not is_lost or connection is not self._connection:
             self._grant()  # what has become due while it was sent: nothing else may ever ask again
 
-    def _open(self, arrived: "_Arrived") -> list[ReceivedMessage]:
+    def _open(self, arrived: "_Arrived", pick: "_Pick[_Wanted]") -> "_Wanted":
         command = arrived.command
         chunk = command.chunk
         try:
@@ -578,7 +671,8 @@ class Consumer:
             if len(data) != header.data_size or crc32(data) != header.data_crc:
                 raise FormatError("its data fails the checksum")
             since = arrived.since
-            asked, wanted = self._wanted.pick(
+            asked, wanted = pick(
+                header,
                 ArrivedChunk(
                     self.stream,
                     header.chunk_id,
@@ -588,7 +682,7 @@ class Consumer:
                     arrived.end_offset,
                     frozenset() if since is None else since.left_out(header, data),
                     columns,
-                )
+                ),
             )
         except FormatError as error:
             raise DamagedChunk(f"a chunk of {self.stream} is damaged: {error}") from error
@@ -602,6 +696,14 @@ class Consumer:
         counts.matched += len(wanted)
         counts.false_chunks += not wanted
         return wanted
+
+
+def _part_of(messages: Sequence[ReceivedMessage]) -> Part:
+    """Messages of one chunk, for a record batch."""
+    data, _ = compression.pack((message.raw for message in messages), NO_COMPRESSION)
+    time_ms = messages[0].timestamp_ms if messages else 0
+    offsets = [message.offset for message in messages]
+    return Part(time_ms, len(messages), data, range(len(messages)), offsets)
 
 
 def offset_specification(offset: Offset) -> OffsetSpecification:

@@ -28,6 +28,14 @@ class Unsupported(StreamError):
     """The server is not a streamd and does not know this request."""
 
 
+class DamagedChunk(StreamError):
+    """A chunk does not hold what it announces; says which chunk, and in what way."""
+
+
+class ArrowMissing(StreamError, ImportError):
+    """Record batches need pyarrow and numpy, and one of them is not installed."""
+
+
 class PublishFailed(StreamError):
     """The server did not accept some messages.
 

@@ -11,8 +11,14 @@ from typing import Protocol, TypeAlias, TypedDict, Unpack
 
 import mmh3
 
-from clients.consumer import Consumer, DamagedChunk, Offset
-from clients.errors import ConnectionLost, PartitionsFailed, PublishFailed, StreamError
+from clients.consumer import Consumer, Offset
+from clients.errors import (
+    ConnectionLost,
+    DamagedChunk,
+    PartitionsFailed,
+    PublishFailed,
+    StreamError,
+)
 from clients.filters import FilterValue as ReceivedFilterValue, ReceivedMessage
 from clients.producer import FilterValue, Producer, as_message
 from clients.signals import Signal

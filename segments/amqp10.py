@@ -424,6 +424,26 @@ def find_in_map(raw: bytes, position: int, key: str) -> Value:
     return None
 
 
+def find_in_list(raw: bytes, position: int, index: int) -> Value:
+    """The value at an index of the list at `position`, None when it has none; decodes no other.
+
+    Raises:
+        FormatError: the list is cut off before it.
+    """
+    try:
+        width = codes.LISTS.get(raw[position])
+        if not width:
+            return None
+        count, at, _ = _items(raw, position + 1, width)
+    except IndexError:
+        raise FormatError(f"the list at byte {position} is cut off") from None
+    if index >= count:
+        return None
+    for _ in range(index):
+        at = skip_value(raw, at)
+    return decode_value(raw, at)[0]
+
+
 # -- writing
 
 _NULL, _TRUE, _FALSE = bytes((codes.NULL,)), bytes((codes.TRUE,)), bytes((codes.FALSE,))

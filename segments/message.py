@@ -21,6 +21,7 @@ from segments.amqp10 import (
     encode_symbol,
     encode_text,
     encode_value,
+    find_in_list,
     find_in_map,
     section_code,
     skip_value,
@@ -51,7 +52,7 @@ class Properties:
     reply_to_group_id: str | None = None
 
 
-_PROPERTY_NAMES = tuple(item.name for item in fields(Properties))
+PROPERTY_NAMES = tuple(item.name for item in fields(Properties))
 _SYMBOLS = frozenset({"content_type", "content_encoding"})
 _UNSIGNED = frozenset({"group_sequence"})
 
@@ -190,7 +191,7 @@ class MessageView:
     def properties(self) -> Properties:
         """The fixed properties; all None where the message has none."""
         if self._properties is None:
-            self._properties = Properties(*self._fixed_properties()[: len(_PROPERTY_NAMES)])
+            self._properties = Properties(*self._fixed_properties()[: len(PROPERTY_NAMES)])
         return self._properties
 
     def _fixed_properties(self) -> list[Any]:
@@ -245,6 +246,27 @@ class MessageView:
                 pass
         position = find_section(self.raw, Section.APPLICATION_PROPERTIES)
         return None if position is None else find_in_map(self.raw, position, name)
+
+    def fixed_property(self, name: str) -> Value:
+        """One fixed property, None where it is missing; nothing else is decoded for it.
+
+        Raises:
+            FormatError: the message is damaged before the place where the property stands.
+            ValueError: there is no fixed property of that name.
+        """
+        found = self._properties
+        if found is not None and name in PROPERTY_NAMES:
+            value: Value = getattr(found, name)
+            return value
+        index = PROPERTY_NAMES.index(name)
+        fit = self._fitting()
+        if fit is not None:
+            try:
+                return fit[0].fixed_property(fit[1], index)
+            except _DAMAGED:
+                pass
+        position = find_section(self.raw, Section.PROPERTIES)
+        return None if position is None else find_in_list(self.raw, position, index)
 
     @property
     def annotations(self) -> dict[str, Value]:
@@ -345,7 +367,7 @@ def find_section(raw: bytes, wanted: int) -> int | None:
 def _encode_properties(properties: Properties) -> list[bytes]:
     """The fields in order, without the missing ones at the end."""
     parts: list[bytes] = []
-    for name in _PROPERTY_NAMES:
+    for name in PROPERTY_NAMES:
         value = getattr(properties, name)
         if value is None:
             parts.append(_NULL)

@@ -99,6 +99,11 @@ class Template:
         """Its fixed properties, as far as it has them, in order; see Slot."""
         return [slot.value(parts) for slot in self._properties]
 
+    def fixed_property(self, parts: Parts, index: int) -> Value:
+        """One of them, None where it has none there; see Slot."""
+        found = self._properties
+        return found[index].value(parts) if index < len(found) else None
+
 
 class _Layout:
     """Takes a message apart: what is between the values, and the values, in turn.

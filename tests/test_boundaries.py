@@ -78,7 +78,7 @@ RULES = (
         for door in ("operations", "hop", "metrics", "http_api", "console")
     ),
     Rule("streamd", SPARK, lazy_allowed=True),
-    Rule("clients", SPARK),
+    Rule("clients", SPARK, lazy_allowed=True),  # record batches, when they are asked for
     Rule("clients", ("trio", "asyncio")),
 )
 
@@ -259,10 +259,11 @@ def test_selectors_stand_on_their_own_but_for_the_values_of_amqp() -> None:
     assert [i for i in of_segments if not any(within(i.module, name) for name in allowed)] == []
 
 
-def test_only_segments_spark_needs_the_extra() -> None:
+def test_only_record_batches_and_spark_need_the_extras() -> None:
     users = [i for i in imports("segments") if any(within(i.module, name) for name in SPARK)]
     assert users, "or this test looks at the wrong place"
-    assert {i.file for i in users if not i.file.startswith("segments/spark/")} == set()
+    rooms = ("segments/arrow/", "segments/spark/")
+    assert {i.file for i in users if not i.file.startswith(rooms)} == set()
 
 
 def test_segments_spark_can_be_imported_without_the_extra() -> None:

@@ -27,8 +27,9 @@ PARTS: dict[str, dict[str, str]] = {
     "told": {"clients": "StreamInfo() StandingSelector() StoredOffset()"},
     "errors": {
         "clients": "StreamError ConnectionLost Closed Unsupported PublishFailed PartitionsFailed"
-        " DamagedChunk ServerRefused AccessRefused LoginRefused NoOffset PreconditionFailed"
-        " StreamDoesNotExist StreamExists StreamNotAvailable NoRoute SelectorError",
+        " DamagedChunk ArrowMissing ColumnError ServerRefused AccessRefused LoginRefused NoOffset"
+        " PreconditionFailed StreamDoesNotExist StreamExists StreamNotAvailable NoRoute"
+        " SelectorError",
         "segments": "FormatError",
     },
     "spark": {
@@ -48,7 +49,7 @@ _UNDER_OTHERS = frozenset(("connecting", "publishing", "consuming", "told", "err
 # Public within the package: for what a producer or a consumer works with.
 _INSIDE = {
     "Producer": frozenset(("pump", "room", "accept", "check", "is_full", "value_of")),
-    "Consumer": frozenset(("settle",)),
+    "Consumer": frozenset(("gather", "has_arrived", "settle", "take_part")),
     "Selector": frozenset(("node",)),
 }
 _LISTENER = "See reconnecting"

@@ -52,7 +52,7 @@ def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
     numbers = words(buffer)
     rows = np.flatnonzero(positions >= 0)
     odd = np.zeros(len(positions), np.bool_)
-    at, end, count = _heads(buffer, numbers, positions[rows])
+    at, end, count = map_heads(buffer, numbers, positions[rows])
     fits = (count % 2 == 0) & (count <= end - at)
     odd[rows[~fits]] = True
     counts = np.zeros(len(positions), np.int64)
@@ -69,7 +69,7 @@ def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
         key = at + 2
         key_end = np.minimum(key + buffer[key - 1], end - 1)
         code = buffer[key_end]
-        value, value_end = _values(buffer, numbers, key_end, code)
+        value, value_end = value_ends(buffer, numbers, key_end, code)
         usual = (buffer[at] == codes.STRING_8) & _KNOWN[code] & (value_end <= end) & (key < end)
         odd[rows[~usual]] = True
         flat[:, first[rows] + step] = (key, key_end, code, value, value_end)
@@ -86,7 +86,7 @@ def read_entries(buffer: Bytes, positions: Numbers) -> MapEntries:
     )
 
 
-def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def map_heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """First entry, end, and number of keys and values of maps; an odd number if there is none."""
     kind = buffer[at]
     is_short, is_long = kind == codes.MAP_8, kind == codes.MAP_32
@@ -97,7 +97,9 @@ def _heads(buffer: Bytes, numbers: Numbers, at: Numbers) -> tuple[Numbers, Numbe
     return first, np.where(is_short, at + 2, at + 5) + size, count
 
 
-def _values(buffer: Bytes, numbers: Numbers, at: Numbers, code: Bytes) -> tuple[Numbers, Numbers]:
+def value_ends(
+    buffer: Bytes, numbers: Numbers, at: Numbers, code: Bytes
+) -> tuple[Numbers, Numbers]:
     """Where values begin, after code and size, and where they end."""
     size = _WIDTHS[code >> 4]
     value = at + 1

@@ -7,13 +7,12 @@ exactly there. All walks advance together, an entry per step; a chunk with a wro
 again without any.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from segments import codec
-from segments.codec import ChunkHeader
 from segments.errors import FormatError
 from segments.spark.headers import Bytes, Mask, Numbers
 
@@ -30,6 +29,16 @@ _WINDOW = 16 << 10  # bytes to look through for a guess, at most
 def words(buffer: Bytes) -> Numbers:
     """The 32-bit number at every byte of a buffer but the last three; nothing is copied."""
     return np.ndarray((len(buffer) - 3,), ">u4", buffer, strides=(1,))
+
+
+class Counts(Protocol):
+    """How many entries there are, and how many messages in them."""
+
+    @property
+    def num_entries(self) -> int: ...  # noqa: D102
+
+    @property
+    def num_records(self) -> int: ...  # noqa: D102
 
 
 class Ends(NamedTuple):
@@ -63,14 +72,14 @@ class _Found(NamedTuple):
     ends: Numbers
 
 
-def message_ends(buffer: Bytes, starts: Numbers, ends: Numbers, headers: list[ChunkHeader]) -> Ends:
+def message_ends(buffer: Bytes, starts: Numbers, ends: Numbers, headers: Sequence[Counts]) -> Ends:
     """Find the messages of each data section.
 
     Args:
         buffer: holds the data sections in order, and some bytes more.
         starts: of the data sections in it.
         ends: of the data sections in it.
-        headers: of the chunks.
+        headers: of the chunks, or what counts as they do.
     """
     entries = np.array([header.num_entries for header in headers], np.int64)
     records = np.array([header.num_records for header in headers], np.int64)

@@ -18,7 +18,7 @@ from tests.support.odd_messages import VALUES as OF_ALL_TYPES, odd_messages
 
 ENCODED = st.sampled_from([value for value, _, _ in OF_ALL_TYPES.values()])
 SIMPLE_ENCODED = SIMPLE.map(encode_value) | ENCODED
-KEYS = st.sampled_from(["a", "region", "é", "x" * 300]).map(encode_text) | ENCODED
+KEYS = st.sampled_from(["a", "region", "é", "y" * 200, "x" * 300]).map(encode_text) | ENCODED
 LOOKED_FOR = ("a", "region", "é", "x" * 300, "EU", "5", "")
 
 
@@ -80,6 +80,10 @@ READ: dict[str, Callable[[MessageView], Any]] = {
     "properties": lambda view: view.properties,
     "application_properties": lambda view: list(view.application_properties.items()),
     "annotations": lambda view: view.annotations,
+    **{
+        f"fixed property {name}": lambda view, name=name: view.fixed_property(name)
+        for name in ("message_id", "subject", "reply_to_group_id")
+    },
     **{
         f"application property {name}": lambda view, name=name: view.application_property(name)
         for name in LOOKED_FOR
