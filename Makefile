@@ -34,7 +34,7 @@ help:
 	@echo "make screenshots  pictures of the console, in docs/images; needs Chromium"
 	@echo "make dist       build wheels of server and client and an sdist in dist/, and try them out; the steps of the Containerfile, too"
 	@echo "make bench      measure the server on this machine"
-	@echo "make compare    streamd and RabbitMQ side by side: a table and compare.png; COMPARE='--rounds 1' is quicker"
+	@echo "make compare    streamd beside RabbitMQ and RocketMQ: tables and compare.png; COMPARE='--rounds 1' is quicker"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(BIN)/python:
@@ -151,7 +151,8 @@ dist: $(VENV)/.dist
 bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks
 
-# RabbitMQ has to be set up once, as root: benchmarks/rabbitmq.sh setup
+# Each is set up once: RabbitMQ, as root, with benchmarks/rabbitmq.sh setup; RocketMQ, where Maven
+# and a JDK are, with benchmarks/rocketmq.sh setup.
 COMPARE :=
 compare: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)

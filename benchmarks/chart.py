@@ -1,4 +1,4 @@
-"""The ratios as one picture: to the right of the line streamd is better, to the left RabbitMQ.
+"""The ratios as one picture: to the right of the line streamd is better, to the left its peer.
 
 Needs matplotlib: the extra `bench`.
 """
@@ -70,7 +70,7 @@ def draw(report: Report, path: Path) -> None:
     """
     made = bars(report.figures)
     if not made:
-        raise ValueError("no chart: there is no RabbitMQ in these figures to compare with")
+        raise ValueError("no chart: there is no peer in these figures to compare with")
     mpl.rcParams["hatch.linewidth"] = 0.6
     height = _INCHES_PER_BAR * made[-1].at + _INCHES_AROUND
     picture = Picture(figsize=(11, height), layout="constrained")
@@ -79,8 +79,9 @@ def draw(report: Report, path: Path) -> None:
         _draw_bar(axes, bar)
     _decorate(axes, made)
     about = report.about
+    peers = " and ".join(dict.fromkeys(it.peer_name for it in report.figures if it.ratio))
     picture.suptitle(
-        f"How many times better than RabbitMQ streamd is: {summary(report)}\n", fontweight="bold"
+        f"How many times better than {peers} streamd is: {summary(report)}\n", fontweight="bold"
     )
     axes.set_title(
         f"medians of {about['rounds']} rounds in the same run, {about['cores']} cores shared with "

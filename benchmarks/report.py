@@ -1,6 +1,8 @@
-"""What was measured: recorded figures, their ratios, the table and the JSON made of them."""
+"""What was measured: recorded figures, their ratios, the tables and the JSON made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ from rich.table import Table
 
 from benchmarks.rows import Figure, Goal
 
+RABBITMQ = "RabbitMQ"
 _MANY = 100  # from here on no decimals
 
 
@@ -17,12 +20,14 @@ class Recorded(NamedTuple):
 
     Attributes:
         peer: empty where the peer was not measured.
+        peer_name: which server that is.
     """
 
     row: str
     figure: Figure
     streamd: list[float]
     peer: list[float]
+    peer_name: str = RABBITMQ
 
     @property
     def ratio(self) -> float | None:
@@ -66,6 +71,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "goal": it.figure.goal and it.figure.goal._asdict(),
                 "streamd": it.streamd,
                 "peer": it.peer,
+                "peer_name": it.peer_name,
                 "ratio": it.ratio,
                 "is_reached": it.is_reached,
             }
@@ -81,24 +87,30 @@ def from_json(read: dict[str, Any]) -> Report:
     for it in read["figures"]:
         goal = Goal(**it["goal"]) if it["goal"] else None
         figure = Figure(it["key"], it["name"], goal, it["is_least"])
-        figures.append(Recorded(it["row"], figure, it["streamd"], it["peer"]))
+        name = it.get("peer_name", RABBITMQ)  # the only one, in files of before
+        figures.append(Recorded(it["row"], figure, it["streamd"], it["peer"], name))
     return Report(about, figures, read["notes"])
 
 
-def table(report: Report) -> Table:
-    """Medians, ratios, goals."""
+def tables(report: Report) -> Iterator[Table]:
+    """Medians, ratios, goals: a table for each peer."""
     about = report.about
     title = f"medians of {about['rounds']} rounds, {about['cores']} cores"
     if about["scale"] != 1:
         title += f", {about['scale']:g} of the full size: not for comparing"
+    for peer_name, figures in groupby(report.figures, attrgetter("peer_name")):
+        yield _table(title, peer_name, figures)
+
+
+def _table(title: str, peer_name: str, figures: Iterable[Recorded]) -> Table:
     made = Table(title=title, title_justify="left", box=SIMPLE)
     for heading in ("", "figure"):
         made.add_column(heading)
-    for heading in ("RabbitMQ", "streamd", "ratio", "goal"):
+    for heading in (peer_name, "streamd", "ratio", "goal"):
         made.add_column(heading, justify="right", no_wrap=True)
     made.add_column("reached", no_wrap=True)
     last = ""
-    for it in report.figures:
+    for it in figures:
         name, last = "" if it.row == last else it.row, it.row
         ratio = "" if it.ratio is None else f"{number(it.ratio)} ×"
         goal = str(it.figure.goal or "")

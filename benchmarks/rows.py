@@ -1,13 +1,14 @@
-"""The rows of the comparison with RabbitMQ, and what each figure must reach, as data."""
+"""The rows of the comparisons, and what each figure must reach, as data."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, NamedTuple
 
-from benchmarks import scenarios as s
+from benchmarks import exact as e, scenarios as s
 from benchmarks.crowd import Crowd
 from benchmarks.latency import Pace
 from benchmarks.load import Load
-from benchmarks.target import Server
+from benchmarks.orders import ALL, BOTH_DECLARED, ONE_DECLARED, TAG, Choice, Orders
 
 
 class Goal(NamedTuple):
@@ -48,10 +49,14 @@ class Figure(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A scenario and its figures."""
+    """A scenario and its figures.
+
+    Attributes:
+        work: gives them, from a server of the comparison and a share of the full size.
+    """
 
     name: str
-    work: Callable[[Server, float], s.Figures]
+    work: Callable[[Any, float], s.Figures]
     figures: tuple[Figure, ...]
 
 
@@ -194,3 +199,75 @@ STAGES = (
     Stage((_memory("after all rows"),), is_repeated=False),
     Stage((_START,)),  # at the end: it restarts the servers
 )
+
+
+def _at_most_seconds(limit: float) -> Figure:
+    return Figure("seconds", "s per million", Goal(limit, is_ratio=False))
+
+
+_OWN_TAG = (_at_most_seconds(0.5), _cpu())
+_GOALS: dict[Choice, tuple[float | None, float | None]] = {
+    TAG: (1, 0.5),
+    BOTH_DECLARED: (0.4, 0.25),
+    ONE_DECLARED: (None, 0.5),
+}
+_GOALS_IN_RUNS = (None, 0.05)
+_LOOK_UP = (
+    Figure("p50", "p50 ms", Goal(0.5, is_ratio=False)),
+    Figure("cpu", "server CPU ms each", Goal(0.3, is_ratio=False)),
+)
+_SCATTERED, _IN_RUNS = Orders(_MILLION), Orders(_MILLION, run=1_000)
+_SEALED = _SCATTERED._replace(is_sealed=True)
+
+
+def _choosing() -> Iterator[Row]:
+    """Messages chosen by the server, for AMQP."""
+    layouts = (("scattered", _SCATTERED), ("in runs", _IN_RUNS))
+    for (layout, orders), is_sealed, is_cold in product(layouts, (False, True), (False, True)):
+        place = ("sealed" if is_sealed else "open") + (", cold" if is_cold else "")
+        for choice, goals in _GOALS.items():
+            wall, cpu = _GOALS_IN_RUNS if orders.run > 1 else goals
+            if is_cold:
+                wall, cpu = None, None
+            yield Row(
+                f"orders {layout}, {place}: {choice.name}, pika",
+                e.choose_orders(
+                    choice, e.pika, orders._replace(is_sealed=is_sealed), is_cold=is_cold
+                ),
+                (Figure("seconds", "s per million", at_most(wall) if wall else None), _cpu(cpu)),
+            )
+
+
+_ORDER_ROWS = (
+    Row(
+        "orders: publish, five properties",
+        e.publish_orders,
+        (_at_most_seconds(8), Figure("cpu", "server CPU µs/msg", Goal(3, is_ratio=False))),
+    ),
+    Row(
+        "orders: stored",
+        e.store_orders,
+        (Figure("bytes", "bytes/msg", Goal(195, is_ratio=False)),),
+    ),
+    Row(
+        "orders: read all, own client",
+        e.choose_orders(ALL, e.own_client, _SCATTERED),
+        (_at_most_seconds(4), _cpu()),
+    ),
+    Row(
+        "orders: read all, Arrow",
+        e.choose_orders(ALL, e.arrow, _SCATTERED),
+        (_at_most_seconds(1), _cpu()),
+    ),
+    Row("orders: tag, 1 %, own client", e.choose_orders(TAG, e.own_client, _SCATTERED), _OWN_TAG),
+    Row("orders: tag, 1 %, find", e.choose_orders(TAG, e.find, _SCATTERED), _OWN_TAG),
+    *_choosing(),
+    Row("orders, open: key look-ups", e.look_orders_up(_SCATTERED), _LOOK_UP),
+    Row("orders, sealed: key look-ups", e.look_orders_up(_SEALED), _LOOK_UP),
+    Row(
+        "orders, sealed, cold at first: key look-ups",
+        e.look_orders_up(_SEALED, is_cold=True),
+        tuple(it._replace(goal=None) for it in _LOOK_UP),
+    ),
+)
+ORDER_STAGES = (Stage(_ORDER_ROWS),)

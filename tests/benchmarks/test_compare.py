@@ -1,6 +1,8 @@
 """The comparison's table and JSON from recorded figures, and a small run of it."""
 
 import json
+import mmap
+import os
 import subprocess
 from pathlib import Path
 
@@ -8,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from benchmarks import exact, page_cache
 from benchmarks.compare import main
 from benchmarks.peer import SCRIPT, is_ready, running
-from benchmarks.report import Recorded, Report, as_json, from_json, number, summary, table
-from benchmarks.rows import STAGES, Figure, Goal, at_least, at_most
+from benchmarks.report import Recorded, Report, as_json, from_json, number, summary, tables
+from benchmarks.rows import ORDER_STAGES, STAGES, Figure, Goal, at_least, at_most
 
 ABOUT = {"date": "2026-11-21", "cores": 2, "rounds": 3, "scale": 1.0, "peer": True}
 RATE = Figure("rate", "msg/s", at_least(2), is_least=True)
@@ -40,7 +43,8 @@ def test_ratios_are_of_medians_and_goals_are_judged() -> None:
 def test_the_table_has_every_figure() -> None:
     console = Console(width=140, record=True, file=None)
     with console.capture() as capture:
-        console.print(table(REPORT))
+        for table in tables(REPORT):
+            console.print(table)
     lines = [line.split() for line in capture.get().splitlines() if line.strip()]
     assert ["publish", "msg/s", "100", "250", "2.5", "×", "≥", "2", "×", "yes"] in lines
     assert ["CPU", "1", "0.5", "0.5", "×", "≤", "0.4", "×", "NO"] in lines
@@ -76,7 +80,7 @@ def test_numbers_have_three_digits_that_count() -> None:
 
 
 def test_names_are_distinct() -> None:
-    rows = [row for stage in STAGES for row in stage.rows]
+    rows = [row for stage in (*STAGES, *ORDER_STAGES) for row in stage.rows]
     assert len({row.name for row in rows}) == len(rows)
     for row in rows:
         assert len({figure.key for figure in row.figures}) == len(row.figures)
@@ -87,7 +91,7 @@ def test_a_small_run_without_a_peer() -> None:
         "publish 10 B",
         "20 connections",
         "50,000 chunks",
-        "sealed",
+        "sealed segments",
         "end to end, 1,000",
         "100 consumers",
     )
@@ -101,6 +105,66 @@ def test_a_small_run_without_a_peer() -> None:
     assert all(len(it["streamd"]) == 1 and not it["peer"] for it in figures), figures
     (beyond,) = (it for it in figures if it["key"] == "beyond")
     assert beyond["streamd"] == [0.0]
+
+
+def test_a_small_run_of_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "drop", lambda _folder, _pid: None)  # root may do that
+    names = ("orders:", "runs, sealed", "scattered, sealed, cold: tag", "orders, sealed")
+    only = [part for name in names for part in ("--only", name)]
+    arguments = ["--alone", "--rounds", "1", "--scale", "0.002", "--json", *only]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    (note,) = report["notes"]  # each number of messages was right
+    assert "no RocketMQ: streamd alone" in note
+    assert "rocketmq.sh setup" in note
+    assert len({it["row"] for it in report["figures"]}) == 15
+    assert {it["peer_name"] for it in report["figures"]} == {"RocketMQ"}
+    assert all(len(it["streamd"]) == 1 and it["streamd"][0] > 0 for it in report["figures"])
+
+
+def test_a_wrong_number_of_messages_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "number_chosen", lambda _choice, _orders: 7)
+    arguments = [
+        "--alone",
+        "--rounds",
+        "1",
+        "--scale",
+        "0.0001",
+        "--json",
+        "--only",
+        "tag, 1 %, find",
+    ]
+    report = json.loads(CliRunner().invoke(main, arguments).stdout)
+    assert (
+        "orders: tag, 1 %, find, streamd: a round failed: 2 messages, 7 expected" in report["notes"]
+    )
+    assert all(it["streamd"] == [] for it in report["figures"])
+
+
+def is_cached(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
+
+
+def test_mapped_files_are_taken_out_of_the_page_cache_as_well(tmp_path: Path) -> None:
+    plain, mapped = tmp_path / "plain", tmp_path / "mapped"
+    for path in (plain, mapped):
+        path.write_bytes(b"x" * 100_000)
+    with mapped.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        memory[:] = b"y" * 100_000
+        assert is_cached(mapped)
+        try:
+            page_cache.drop(tmp_path, os.getpid())
+        except PermissionError:
+            pytest.skip("only root may do that")
+        if is_cached(plain):
+            pytest.skip("files are in memory alone here")
+        assert not is_cached(mapped)
+        assert memory[:] == b"y" * 100_000
 
 
 @pytest.mark.parametrize(
@@ -125,3 +189,15 @@ def test_the_script_says_how_rabbitmq_is_set_up(
     started = subprocess.run([SCRIPT, "start"], capture_output=True, text=True, check=False)
     assert started.returncode == 1
     assert f"run {SCRIPT} setup, as root" in started.stderr
+
+
+def test_the_script_says_how_rocketmq_is_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEER_ROCKETMQ_DIR", str(tmp_path))
+    assert not is_ready(exact.ROCKETMQ_SCRIPT)
+    assert running(exact.ROCKETMQ_SCRIPT) is None
+    command = [exact.ROCKETMQ_SCRIPT, "start"]
+    started = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert started.returncode == 1
+    assert f"run {exact.ROCKETMQ_SCRIPT} setup" in started.stderr
