@@ -81,7 +81,7 @@ run() {  # name port heap class arguments...
         -XX:MaxDirectMemorySize=1g -Duser.home="$DIR" -Drocketmq.home.dir="$DIR" \
         -Drocketmq.log.root.level=WARN -cp "$CP" "$@" </dev/null >"$DIR/$name.out" 2>&1 &
     echo $! >"$DIR/$name.pid"
-    for _ in $(seq 600); do
+    for _ in $(seq 1200); do
         (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && return
         kill -0 $! 2>/dev/null || break
         sleep 0.1

@@ -226,7 +226,7 @@ def _choosing() -> Iterator[Row]:
     for (layout, orders), is_sealed, is_cold in product(layouts, (False, True), (False, True)):
         place = ("sealed" if is_sealed else "open") + (", cold" if is_cold else "")
         for choice, goals in _GOALS.items():
-            wall, cpu = _GOALS_IN_RUNS if orders.run > 1 else goals
+            wall, cpu = _GOALS_IN_RUNS if choice.sql and orders.run > 1 else goals
             if is_cold:
                 wall, cpu = None, None
             yield Row(

@@ -118,6 +118,8 @@ class Target(Server):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            # As peers are: Linux deals a busy processor out to sessions, and this one has the load.
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()

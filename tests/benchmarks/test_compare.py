@@ -50,6 +50,22 @@ def test_the_table_has_every_figure() -> None:
     assert ["CPU", "1", "0.5", "0.5", "×", "≤", "0.4", "×", "NO"] in lines
 
 
+def test_each_peer_has_a_table_of_its_own() -> None:
+    beside = Recorded("orders", CPU, [1.0], [4.0], "RocketMQ")
+    first, second = tables(REPORT._replace(figures=[*REPORT.figures, beside]))
+    assert [column.header for column in first.columns][2:4] == ["RabbitMQ", "streamd"]
+    assert [column.header for column in second.columns][2:4] == ["RocketMQ", "streamd"]
+    assert (first.row_count, second.row_count) == (len(REPORT.figures), 1)
+    assert from_json(as_json(REPORT._replace(figures=[beside]))).figures == [beside]
+
+
+def test_files_of_before_are_beside_rabbitmq() -> None:
+    written = as_json(REPORT)
+    for figure in written["figures"]:
+        del figure["peer_name"]
+    assert from_json(written) == REPORT
+
+
 def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     written = json.dumps(as_json(REPORT))
     assert from_json(json.loads(written)) == REPORT
