@@ -9,6 +9,7 @@ can be held back from them until it is on the device.
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -428,8 +429,9 @@ class Appended(NamedTuple):
 class SegmentWriter:
     """Appends chunks to the newest segment and its index; readers see them after `commit`.
 
-    A failed append leaves both files as they were. If not even that works the writer is `failed`,
-    and every further append is refused.
+    A failed append leaves both files as they were. What it has left behind their ends is cut off
+    before anything else is appended. Where that cannot be done now, for a shortage, the next append
+    tries again; otherwise the writer is `failed`, and every further append is refused.
 
     Attributes:
         failed: why nothing can be appended any more.
@@ -442,6 +444,7 @@ class SegmentWriter:
         self.failed: StorageError | None = None
         self.file = file
         self._index = index
+        self._has_rest = False  # of an append that failed, behind the ends of the files
         # Chunks from here on; readers have it when nothing is missing before, see `adopt`.
         self._filters = FilterIndex()
         self.start_size = self.size = segment.size
@@ -497,6 +500,8 @@ class SegmentWriter:
         """
         if self.failed is not None:
             raise self.failed
+        if self._has_rest:
+            self._cut_rest()
         parts: list[bytes] = []
         records: list[bytes] = []
         position = self.size
@@ -521,7 +526,9 @@ class SegmentWriter:
             self.file.write(parts, self.size)
             self._index.write(records, record_position(self.num_chunks))
         except StorageError:
-            self._cut_back()
+            self._has_rest = True
+            with suppress(StorageError):  # or before the next append
+                self._cut_rest()
             raise
         self.size = position
         self.num_chunks += len(chunks)
@@ -550,12 +557,15 @@ class SegmentWriter:
         filters.extend(self._filters)
         self._filters = self.segment.filters = filters
 
-    def _cut_back(self) -> None:
+    def _cut_rest(self) -> None:
         try:
             self.file.truncate(self.size)
             self._index.truncate(record_position(self.num_chunks))
         except StorageError as error:
-            self.failed = error
+            if not error.is_temporary:
+                self.failed = error
+            raise
+        self._has_rest = False
 
     def close(self) -> None:
         """Stop appending; readers keep the segment file open as long as they need it."""

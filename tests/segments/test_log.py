@@ -1,5 +1,6 @@
 """A log in order: appending, rolling, finding, retention, tracking. Damage is in test_recovery."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -434,6 +435,23 @@ class TestRefusals:
         with pytest.raises(StorageError, match=r"cut|truncate"):
             append(log, [b"two"])
         assert read_bodies(log) == [b"one"]
+
+    def test_what_cannot_be_undone_for_want_of_room_is_undone_later(self) -> None:
+        """A file system that copies what it writes may need room to cut a file, too."""
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"one"])
+        disk.capacity = sum(len(i.content) for i in disk.files.values()) + 30
+        disk.failures = {"truncate": 2}
+        disk.errno = errno.ENOSPC
+        for _ in range(3):
+            with pytest.raises(StorageError) as error:
+                append(log, [b"two"])
+            assert error.value.is_temporary
+        disk.capacity = None
+        assert append(log, [b"three"]) == 1
+        assert read_bodies(log) == [b"one", b"three"]
+        assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"three"]
 
     @pytest.mark.parametrize("operation", ["create", "write"])
     def test_a_roll_that_fails_can_be_tried_again(self, operation: str) -> None:

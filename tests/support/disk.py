@@ -1,6 +1,7 @@
 """A disk in memory that can fill up, fail, and crash with what was not synced lost or torn."""
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -103,6 +104,7 @@ class FaultyDisk:
         files: what is there, by path.
         capacity: bytes that fit, None for no limit.
         failures: operation name to the number of calls that still fail.
+        errno: what those fail with.
         life: bytes that are still written before the process dies, None for a long life. Other
             operations count as one byte.
         reads: how many reads there were.
@@ -113,6 +115,7 @@ class FaultyDisk:
         self.files: dict[str, Inode] = {}
         self.capacity: int | None = None
         self.failures: dict[str, int] = {}
+        self.errno = errno.EIO
         self.life: int | None = None
         self.reads = 0
         self.boots = 1
@@ -136,7 +139,7 @@ class FaultyDisk:
     def maybe_fail(self, operation: str, path: str) -> None:
         if self.failures.get(operation, 0):
             self.failures[operation] -= 1
-            raise StorageError(operation, path, OSError(errno.EIO, "Input/output error"))
+            raise StorageError(operation, path, OSError(self.errno, os.strerror(self.errno)))
 
     def boot(self) -> str:
         return f"{self.boots}"
