@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo demo-tier test test-fast search fuzz churn seek crashes kills tier-kills soak interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help demo demo-tier test test-fast search fuzz churn world seek crashes kills tier-kills soak interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -17,6 +17,7 @@ help:
 	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
 	@echo "make fuzz       search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another"
 	@echo "make churn      many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12"
+	@echo "make world      a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; COUNT=200, SEED"
 	@echo "make seek       searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60"
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
@@ -75,6 +76,11 @@ churn: CLIENTS := 12
 churn: STORE := file
 churn: $(VENV)/.test
 	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) --store $(STORE) $(if $(SEED),--seed $(SEED))
+
+# Everything in one process: what goes wrong is chosen by the seed, what was promised is judged.
+world: COUNT := 200
+world: $(VENV)/.test
+	$(BIN)/python -m tests.world.run --count $(COUNT) $(if $(SEED),--seed $(SEED))
 
 # Searches, truncations and changes of keys while the server is killed every few seconds.
 seek: SECONDS := 60

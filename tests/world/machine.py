@@ -1,0 +1,251 @@
+"""A machine: a server's folder on a disk that can lose power, refuse and be full.
+
+The server works on real files, as in production. Beside them the machine writes down what the
+server asks of its disk, so that it knows at any moment what a kill or a power failure may leave.
+Then it makes another folder of that, in which the next server starts. The one before goes on in
+the old folder until it has ended, and nobody looks there any more.
+
+The catalog is SQLite's. It is taken for durable with each commit, see A9 of durability.md.
+"""
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from segments import disk as segments_disk
+from segments.errors import FLUSH, StorageError
+from tests.crash.recorder import Cut, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
+
+_REFUSALS = {"full": errno.ENOSPC, "broken": errno.EIO}
+
+
+class Machine:
+    """See above.
+
+    Args:
+        folder: an empty one, for all folders of the server.
+        chance: decides what a power failure leaves.
+
+    Attributes:
+        data: the server's folder.
+        num_boots: how often it was started, from 1.
+        wrong: "" or what each write and sync is refused with: "full", "broken".
+    """
+
+    def __init__(self, folder: Path, chance: Random) -> None:
+        self._folder = folder
+        self._chance = chance
+        self._num_lives = 1
+        self._record = RecordingDisk()
+        self._nodes: dict[int, int] = {}  # by the inode of a file
+        self.num_boots = 1
+        self.wrong = ""
+        self.data.mkdir()
+
+    @property
+    def data(self) -> Path:
+        return self._folder / f"data-{self._num_lives}"
+
+    def kill(self) -> None:
+        """The process ends: all that it has written is there."""
+        before = self._leave()
+        shutil.copytree(before, self.data)
+        self._learn_nodes()
+
+    def cut_power(self) -> None:
+        """The power fails: any of what was not synced is lost."""
+        before = self._leave()
+        tree = self._record.power_cut(len(self._record.operations), self._chance)
+        shutil.copytree(before, self.data, ignore=self._recorded_in(before))
+        _lay(tree, 0, self.data)
+        self.num_boots += 1
+        self._record = RecordingDisk(tree)
+        self._learn_nodes()
+
+    def _leave(self) -> Path:
+        before = self.data
+        self._num_lives += 1
+        self.wrong = ""
+        return before
+
+    def _recorded_in(self, root: Path) -> Any:
+        """What is not copied after a power failure: all that went through the record."""
+
+        def ignored(folder: str, names: list[str]) -> set[str]:
+            place = Path(folder).relative_to(root)
+            found = {name for name in names if self._node_of(place / name) is not None}
+            return {name for name in found if Path(folder, name).is_file()}
+
+        return ignored
+
+    def _node_of(self, place: Path) -> int | None:
+        return self._record.tree.find(str(place)) if place != Path() else 0
+
+    def _learn_nodes(self) -> None:
+        """Which file of the new folder is which one of the record."""
+        self._nodes = {}
+        for path in self.data.rglob("*"):
+            node = self._node_of(path.relative_to(self.data))
+            if node is not None and path.is_file():
+                self._nodes[path.stat().st_ino] = node
+
+    # -- what the server does to its disk
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """In this block all that asks the operating system about files is recorded."""
+        kept = {
+            (kind, name): getattr(kind, name)
+            for kind, names in (
+                (segments_disk.OsFile, ("write", "truncate", "sync")),
+                (
+                    segments_disk.OsDisk,
+                    ("create", "make_folder", "remove", "remove_folder", "rename"),
+                ),
+                (segments_disk.OsDisk, ("sync_folder", "boot")),
+            )
+            for name in names
+        }
+        for (kind, name), original in kept.items():
+            setattr(kind, name, getattr(self, f"_{name}")(original))
+        try:
+            yield
+        finally:
+            for (kind, name), original in kept.items():
+                setattr(kind, name, original)
+
+    def _place(self, path: str) -> Path | None:
+        """Of a path in the server's folder; None elsewhere, in the folder of one that is over."""
+        own = Path(path)
+        return own.relative_to(self.data) if own.is_relative_to(self.data) else None
+
+    def _refuse(self, operation: str, path: str) -> None:
+        if self.wrong and self._place(path) is not None:
+            number = _REFUSALS[self.wrong]
+            raise StorageError(operation, path, OSError(number, errno.errorcode[number]))
+
+    def _node(self, file: Any) -> int | None:
+        if self._place(file.path) is None:
+            return None
+        return self._nodes.get(segments_disk.os.fstat(file.fileno()).st_ino)
+
+    def _write(self, original: Any) -> Any:
+        def write(file: Any, parts: Any, position: int) -> int:
+            self._refuse("write", file.path)
+            size: int = original(file, parts, position)
+            if (node := self._node(file)) is not None:
+                self._record.do(Write(node, position, b"".join(parts)))
+            return size
+
+        return write
+
+    def _truncate(self, original: Any) -> Any:
+        def truncate(file: Any, size: int) -> None:
+            self._refuse("cut", file.path)
+            original(file, size)
+            if (node := self._node(file)) is not None:
+                self._record.do(Cut(node, size))
+
+        return truncate
+
+    def _sync(self, original: Any) -> Any:
+        def sync(file: Any) -> None:
+            if self.wrong != "full":
+                self._refuse(FLUSH, file.path)
+            original(file)
+            if (node := self._node(file)) is not None:
+                self._record.do(Sync(node))
+
+        return sync
+
+    def _create(self, original: Any) -> Any:
+        def create(disk: Any, path: str) -> Any:
+            self._refuse("open", path)
+            file = original(disk, path)
+            place = self._place(path)
+            if place is not None:
+                folder = self._folder_of(place.parent)
+                node = next(self._record._numbers)
+                self._record.do(Link(folder, place.name, node, is_folder=False))
+                self._nodes[segments_disk.os.fstat(file.fileno()).st_ino] = node
+            return file
+
+        return create
+
+    def _folder_of(self, place: Path) -> int:
+        """The node of a folder; one that was made by others is taken for synced."""
+        node = self._node_of(place)
+        if node is None:
+            parent = self._folder_of(place.parent)
+            node = next(self._record._numbers)
+            self._record.do(Link(parent, place.name, node, is_folder=True))
+            self._record.do(Sync(parent))
+        return node
+
+    def _make_folder(self, original: Any) -> Any:
+        def make_folder(disk: Any, folder: str) -> None:
+            self._refuse("create", folder)
+            place = self._place(folder)
+            original(disk, folder)
+            if place is None:
+                return
+            for one in [*reversed(place.parents), place]:
+                if self._node_of(one) is None:
+                    parent = self._folder_of(one.parent)
+                    number = next(self._record._numbers)
+                    self._record.do(Link(parent, one.name, number, is_folder=True))
+
+        return make_folder
+
+    def _unlink(self, path: str) -> None:
+        place = self._place(path)
+        if place is not None and self._node_of(place) is not None:
+            self._record.do(Unlink(self._folder_of(place.parent), place.name))
+
+    def _remove(self, original: Any) -> Any:
+        def remove(disk: Any, path: str) -> None:
+            original(disk, path)
+            self._unlink(path)
+
+        return remove
+
+    _remove_folder = _remove
+
+    def _rename(self, original: Any) -> Any:
+        def rename(disk: Any, old: str, new: str) -> None:
+            original(disk, old, new)
+            source, target = self._place(old), self._place(new)
+            if source is None or target is None or self._node_of(source) is None:
+                return
+            folders = self._folder_of(source.parent), self._folder_of(target.parent)
+            self._record.do(Move(folders[0], source.name, folders[1], target.name))
+
+        return rename
+
+    def _sync_folder(self, original: Any) -> Any:
+        def sync_folder(disk: Any, folder: str) -> None:
+            if self.wrong != "full":
+                self._refuse(FLUSH, folder)
+            original(disk, folder)
+            place = self._place(folder)
+            if place is not None:
+                self._record.do(Sync(self._folder_of(place)))
+
+        return sync_folder
+
+    def _boot(self, _original: Any) -> Any:
+        return lambda _disk: f"boot-{self.num_boots}"
+
+
+def _lay(tree: Tree, node: int, folder: Path) -> None:
+    """Put folders and files of a tree into a real folder."""
+    folder.mkdir(exist_ok=True)
+    for name, inner in tree.folders.get(node, {}).items():
+        if inner in tree.folders:
+            _lay(tree, inner, folder / name)
+        else:
+            (folder / name).write_bytes(tree.contents[inner])

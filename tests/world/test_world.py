@@ -1,0 +1,84 @@
+"""A few worlds, and that the witness misses nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.world.run import World
+from tests.world.witness import PROMISES, Follower, Found, Seen, Sent, Witness
+
+_A, _B, _C = (Sent("p", number) for number in range(3))
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_worlds(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path, seed)
+    faults = world.run()
+    assert not faults, "\n".join([*faults, *world.events])
+    assert len(world.witness.log) > len(world.witness.followers)
+
+
+def _fine() -> Witness:
+    """What was told of three messages."""
+    log = [Seen(10, _A), Seen(11, _B), Seen(12, _C)]
+    told = Witness("always", sent=dict.fromkeys((_A, _B, _C), 0.0), named={"p"}, log=log)
+    told.confirm([_A, _B, _C], 1)
+    told.followers["all"] = Follower(lambda _: True, list(log))
+    told.found.append(Found(_A, [Seen(10, _A)]))
+    return told
+
+
+def test_all_is_fine() -> None:
+    assert _fine().judge() == []
+
+
+def _lose(told: Witness) -> None:
+    del told.log[1]
+
+
+def _invent(told: Witness) -> None:
+    told.log.append(Seen(13, Sent("p", 9)))
+    told.followers["all"].seen.append(told.log[-1])
+
+
+def _double(told: Witness) -> None:
+    told.log.append(Seen(13, _A))
+
+
+def _mean_two(told: Witness) -> None:
+    told.followers["all"].seen.append(Seen(10, _B))
+
+
+def _pass_over(told: Witness) -> None:
+    del told.followers["all"].seen[1]
+
+
+def _give_too_much(told: Witness) -> None:
+    told.followers["all"].wants = lambda sent: sent != _B
+
+
+def _miss(told: Witness) -> None:
+    told.found[0].results.clear()
+
+
+def _come_back(told: Witness) -> None:
+    told.asked = told.begin = 11
+
+
+_BREAKS = (_lose, _invent, _double, _mean_two, _pass_over, _give_too_much, _miss, _come_back)
+
+
+@pytest.mark.parametrize(("promise", "break_it"), list(zip(PROMISES, _BREAKS, strict=True)))
+def test_each_broken_promise_is_noticed(promise: str, break_it: Callable[[Witness], None]) -> None:
+    told = _fine()
+    break_it(told)
+    assert [fault for fault in told.judge() if fault.startswith(promise)]
+
+
+def test_what_a_power_failure_may_take() -> None:
+    told = _fine()
+    told.flushes = "interval"
+    told.lose_power(2)
+    _lose(told)
+    assert told.judge() == []

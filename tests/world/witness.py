@@ -1,0 +1,217 @@
+"""What clients were told, against what any later reader sees.
+
+The witness knows nothing of the code. It hears what each client was told (confirmed, delivered,
+stored, found, truncated) and in the end what is in the stream. Each promise of the documentation
+that a client relies on is one checker, with the sentence that it holds; see `PROMISES`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_LAST_SECOND = 2.0  # seconds before a power failure: the interval of flushes, and a flush
+
+
+class Sent(NamedTuple):
+    """A message, by who has published it, and its number there."""
+
+    who: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.who}:{self.number}"
+
+
+def parse(body: bytes) -> Sent:
+    """Of the message with this body."""
+    who, _, number = body.decode().partition(":")
+    return Sent(who, int(number))
+
+
+class Seen(NamedTuple):
+    """A message that somebody was given."""
+
+    offset: int
+    message: Sent
+
+
+@dataclass
+class Follower:
+    """Somebody who reads a stream from its first message on, over restarts of both sides.
+
+    Attributes:
+        wants: which messages.
+        seen: what it was given, in order.
+    """
+
+    wants: Callable[[Sent], bool]
+    seen: list[Seen] = field(default_factory=list)
+
+
+@dataclass
+class Found:
+    """What a search for one message had to find.
+
+    Attributes:
+        message: that was confirmed before the search began.
+        results: what it has found.
+    """
+
+    message: Sent
+    results: list[Seen]
+
+
+@dataclass
+class Witness:
+    """See above.
+
+    Attributes:
+        flushes: before each confirm, or once a second.
+        sent: what was given to a producer.
+        confirmed: when each message was confirmed.
+        named: producers whose messages are stored once.
+        lost: messages that a power failure may have taken, by what is promised.
+        begin: the first offset that truncation has left.
+        asked: offsets that truncation was asked for, answered or not.
+        followers: by name.
+        found: searches.
+        log: what is in the stream in the end, in order.
+        faults: what did not hold and was noticed on the way.
+    """
+
+    flushes: str
+    sent: dict[Sent, float] = field(default_factory=dict)
+    confirmed: dict[Sent, float] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    lost: set[Sent] = field(default_factory=set)
+    begin: int = 0
+    asked: int = 0
+    followers: dict[str, Follower] = field(default_factory=dict)
+    found: list[Found] = field(default_factory=list)
+    log: list[Seen] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def confirm(self, messages: list[Sent], now: float) -> None:
+        """A client was told that these are stored, as all of them or as the last one."""
+        for message in messages:
+            self.confirmed.setdefault(message, now)
+
+    def lose_power(self, now: float) -> None:
+        """From now on, what was confirmed in the last second may be missing.
+
+        When it was confirmed is only known where the program has waited for it.
+        """
+        if self.flushes != "always":
+            safe = {sent for sent, at in self.confirmed.items() if at <= now - _LAST_SECOND}
+            self.lost |= self.sent.keys() - safe
+
+    def judge(self) -> list[str]:
+        """What did not hold; empty when everything did."""
+        return self.faults + [
+            f"{name}: {fault}" for name, check in PROMISES.items() for fault in check(self)
+        ]
+
+
+# -- the promises
+
+
+def _nothing_confirmed_is_lost(told: Witness) -> Iterator[str]:
+    """durability.md: "P1: What was confirmed is there after a crash"."""
+    there = {seen.message for seen in told.log}
+    for message in told.confirmed.keys() - there - told.lost:
+        if not told.asked:
+            yield f"{message} was confirmed and is not there"
+        elif message.who in told.named and (other := _before(told, message)) is not None:
+            yield f"{message} was confirmed and is not there, and {other} before it is"
+
+
+def _before(told: Witness, message: Sent) -> Sent | None:
+    """One of its publisher that stands before a message and is there: it was not truncated."""
+    for who, number in (seen.message for seen in told.log):
+        if who == message.who and number < message.number:
+            return Sent(who, number)
+    return None
+
+
+def _nothing_is_invented(told: Witness) -> Iterator[str]:
+    """durability.md: "P2: in order, without gaps, nothing invented, nothing changed"."""
+    for seen in told.log:
+        if seen.message not in told.sent:
+            yield f"{seen.message} at {seen.offset} was never sent"
+
+
+def _each_is_in_order(told: Witness) -> Iterator[str]:
+    """durability.md: "P3: A message that a named publisher sends again is stored once"."""
+    last: dict[str, int] = {}
+    for seen in told.log:
+        who, number = seen.message
+        if who in told.named and number <= last.get(who, -1):
+            yield f"{seen.message} at {seen.offset} stands behind {who}:{last[who]}"
+        last[who] = max(number, last.get(who, -1))
+
+
+def _an_offset_means_one_message(told: Witness) -> Iterator[str]:
+    """durability.md: "P4: The offset of a message … is never given to another message"."""
+    meant: dict[int, Sent] = {}
+    everybody = {"the stream": told.log} | {n: f.seen for n, f in told.followers.items()}
+    everybody |= {"a search": [seen for found in told.found for seen in found.results]}
+    for who, seen in everybody.items():
+        for offset, message in seen:
+            if meant.setdefault(offset, message) != message:
+                yield f"{who} got {message} at {offset}, others {meant[offset]}"
+
+
+def _nobody_passes_over(told: Witness) -> Iterator[str]:
+    """durability.md: "so no reader passes over a message"; python-client.md, `offset="stored"`."""
+    for name, follower in told.followers.items():
+        given = {seen.message for seen in follower.seen}
+        for seen in told.log:
+            if seen.message not in given and follower.wants(seen.message):
+                yield f"{name} never got {seen.message} at {seen.offset}"
+
+
+def _only_what_was_asked_for(told: Witness) -> Iterator[str]:
+    """selectors.md: a selector chooses messages, and it is exact."""
+    for name, follower in told.followers.items():
+        for seen in follower.seen:
+            if not follower.wants(seen.message):
+                yield f"{name} got {seen.message}, which it did not ask for"
+
+
+def _a_search_finds_all(told: Witness) -> Iterator[str]:
+    """durability.md: "P12: A search misses no match"; find.md: what is found is exact."""
+    for found in told.found:
+        names = [seen.message for seen in found.results]
+        if any(name != found.message for name in names):
+            yield f"a search for {found.message} found {', '.join(map(str, names))}"
+        if found.message.who in told.named and len(names) > 1:
+            yield f"a search for {found.message} found it {len(names)} times"
+        if not names and not told.asked and found.message not in told.lost:
+            yield f"a search for {found.message}, confirmed before, found nothing"
+
+
+def _what_is_truncated_stays_away(told: Witness) -> Iterator[str]:
+    """durability.md: "P13: What was truncated stays away …, and nothing behind it goes with it"."""
+    if told.log and told.log[0].offset < told.begin:
+        yield f"offset {told.log[0].offset} is there, the stream was to begin at {told.begin}"
+    behind = {
+        seen.message
+        for follower in told.followers.values()
+        for seen in follower.seen
+        if seen.offset >= told.asked
+    }
+    there = {seen.message for seen in told.log}
+    for message in (behind & told.confirmed.keys()) - there - told.lost:
+        yield f"{message} stood behind all that was truncated, and is gone"
+
+
+PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
+    "nothing confirmed is lost": _nothing_confirmed_is_lost,
+    "nothing is invented": _nothing_is_invented,
+    "each publisher's messages are in order, once": _each_is_in_order,
+    "an offset means one message": _an_offset_means_one_message,
+    "nobody passes over a message": _nobody_passes_over,
+    "only what was asked for": _only_what_was_asked_for,
+    "a search finds all": _a_search_finds_all,
+    "what is truncated stays away": _what_is_truncated_stays_away,
+}
