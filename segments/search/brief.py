@@ -5,10 +5,11 @@ of keys that is known before: where each segment has a key index, it reads a few
 the few chunks that they lead to. To go to another process takes several times as long as that, also
 of the process that has the log.
 
-It is the same search, over the same segments, but what it may take is bounded: bytes, steps and
-messages, and no device is waited for: it reads what is in memory (`disk.read_ready`). Where it
-would take more, or finds anything that is not as it should be, it is given up, whatever it has come
-to, and nobody knows of it: the search begins again in the other process, and reports what is wrong.
+It is the same search, over the same segments, but what it may take is bounded: bytes, those of
+messages that are read one by one above all, steps and messages. No device is waited for: it reads
+what is in memory (`disk.read_ready`). Where it would take more, or finds anything that is not as it
+should be, it is given up, whatever it has come to, and nobody knows of it: the search begins again
+in the other process, and reports what is wrong.
 """
 
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from segments.segment import Segment
 from segments.view import Part, ReadOnlyDisk
 
 MOST_BYTES = 5 << 18  # a chunk of the usual size and what leads to it: half a millisecond
+# Of messages that are read one by one: a stranger may have shaped them so that it takes 7 ms.
+MOST_LOOKED_INTO = 1 << 15
 _READ_COST = 1 << 11  # bytes that might be read in the time that a read takes
 _TAIL = 1 << 18, 100  # bytes and chunks of the newest segment, that no index knows yet
 _MOST_KEYS = 8
@@ -51,7 +54,7 @@ def brief_page(log: Log, job: Job) -> Page | None:
     """
     if not _is_plain(job.request) or not _is_indexed(log, job.request):
         return None
-    limits = job.limits._replace(unpacked_bytes=MOST_BYTES)
+    limits = job.limits._replace(looked_into=MOST_LOOKED_INTO)
     try:
         seen = _SeenLog(log)
         search = Search(seen, job.request, job.identity, job.now_ms, job.after, limits)

@@ -75,13 +75,14 @@ class Limits(NamedTuple):
         page_bytes: of what is found; one message may be larger.
         message_bytes: of each message; a batch may be unpacked to one that is larger.
         read_bytes: that are read for it.
-        unpacked_bytes: of a batch; TooDear is raised where it announces more.
+        looked_into: bytes of messages that are read one by one; TooDear is raised where there are
+            more.
     """
 
     page_bytes: int = 1 << 20
     message_bytes: int = 16 << 20
     read_bytes: int = 256 << 20
-    unpacked_bytes: int = sys.maxsize
+    looked_into: int = sys.maxsize
 
 
 @dataclass(slots=True)

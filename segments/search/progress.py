@@ -35,6 +35,7 @@ class Progress:
         self._newest, self._most = request.newest, request.limit
         self._test, self._limits = test, limits
         self._size = 0
+        self._left = limits.looked_into
         if request.offset is not None:
             if request.newest:
                 self.high = min(self.high, request.offset + 1)
@@ -80,9 +81,10 @@ class Progress:
             self.cut = Cut.BUDGET
         return self.is_cut
 
-    def may_unpack(self, size: int) -> None:
-        """Raise TooDear where a batch of so many bytes is not to be unpacked."""
-        if size > self._limits.unpacked_bytes:
+    def may_look_into(self, size: int) -> None:
+        """Raise TooDear where messages of so many bytes are not to be read as well; see Limits."""
+        self._left -= size
+        if self._left < 0:
             raise TooDear
 
     def done(self, first: int, behind: int) -> None:

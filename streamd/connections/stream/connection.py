@@ -43,7 +43,7 @@ from streamd.wire.stream import (
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT = codec.encode(c.Heartbeat())
-_LOOK_UP = MESSAGES_A_TURN // 8  # messages that a look-up of keys counts as
+_LOOK_UP = MESSAGES_A_TURN  # messages that a look-up of keys counts as, which may take 10 ms
 _MOST_AT_ONCE = 256  # commands; of those to create streams, with their arguments
 _COUNTED = (c.Publish, c.PublishFiltered, c.Find)
 

@@ -12,6 +12,8 @@ from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import GZIP, pack
 from segments.disk import File, OsDisk, read_ready
 from segments.errors import UnreadableError
+from segments.format_constants import NO_COMPRESSION
+from segments.message import Message
 from segments.search import brief
 from segments.search.brief import brief_page
 from segments.search.handing import Job
@@ -193,16 +195,47 @@ class TestWhatIsLeftToTheSearch:
         log = one_segment([order("4711")] * 60)
         assert page_of(log, KEYED) is None
         assert page_of(log, replace(KEYED, limit=3)) is not None
-        large = order("4711", bytes(brief.MOST_BYTES // 2))
+        large = order("4711", bytes(brief.MOST_LOOKED_INTO // 2))
         assert page_of(one_segment([large]), KEYED) is not None
         assert page_of(one_segment([large] * 2), KEYED) is None
+        padding = [order("0", bytes(1_000))] * (brief.MOST_BYTES // 2_000)
+        for times, is_done in ((1, True), (2, False)):
+            log = one_segment([])
+            for _ in range(times):
+                append(log, [*padding, order("4711")], now_ms=START_MS)
+            index_keys(log)
+            assert (page_of(log, KEYED) is not None) is is_done
 
-    def test_a_batch_that_announces_much(self) -> None:
+    def test_messages_that_take_long_to_read(self) -> None:
+        """Each step is short only where messages are: what a stranger publishes may not be."""
+        many = {f"a{number}": None for number in range(10_000)}
+        dear = Message(application_properties={**many, "order_id": "4711"}).encode()
+        log = one_segment([dear])
+        assert page_of(log, KEYED) is None
+        assert len(run(Search(log, KEYED, IDENTITY, START_MS)).messages) == 1
+        names = ("order_id", "other")
+        keys = tuple(str(number) for number in range(brief._MOST_KEYS))
+        log = Log.open("s", LogPolicy(key_properties=names), FaultyDisk())
+        append(log, [order("4711")], now_ms=START_MS)
+        index_keys(log)
+        append(log, [Message(b"\x08order_id" * 2_000).encode()], now_ms=START_MS)
+        asked = replace(KEYED, properties=names, keys=keys)
+        assert page_of(log, asked) is None, "the keys of a chunk are read"
+        assert page_of(log, replace(asked, keys=keys[:1])) is not None
+
+    def test_what_is_looked_into_for_names(self) -> None:
+        log = one_segment([order("4711")])
+        for _ in range(9):
+            append(log, [Message(bytes(5_000)).encode()], now_ms=START_MS)
+        assert page_of(log, replace(KEYED, keys=("4712",))) is None
+        assert page_of(log, replace(KEYED, keys=("4712",), offset=5)) is not None
+
+    @pytest.mark.parametrize(("compression", "announced"), [(GZIP, 0), (NO_COMPRESSION, 1)])
+    def test_a_batch_that_has_much(self, compression: int, announced: int) -> None:
         log = Log.open("s", LogPolicy(key_properties=("order_id",)), FaultyDisk())
-        body, size = pack([order("4711", bytes(brief.MOST_BYTES))], GZIP)
-        assert len(body) < 10_000
+        body, size = pack([order("4711"), bytes(2 * brief.MOST_LOOKED_INTO)], compression)
         builder = ChunkBuilder()
-        builder.add(sub_batch(body, 1, GZIP, size), 1, 1, None)
+        builder.add(sub_batch(body, 2, compression, announced or size), 1, 2, None)
         log.append([builder], START_MS)
         index_keys(log)
         assert page_of(log, KEYED) is None
