@@ -421,7 +421,7 @@ def find_block(trailer: bytes, head: bytes, start: int = 0) -> tuple[int, int] |
             number += 1
         if at == found:
             return at, number
-        found = trailer.find(head, found + 1)  # that one is within a block
+        found = trailer.find(head, at)  # that one is within a block, as others there would be
     return None
 
 

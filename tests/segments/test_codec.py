@@ -3,6 +3,7 @@
 import zlib
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -144,6 +145,34 @@ def test_cut_blocks_are_refused(blocks: list[Block], data: st.DataObject) -> Non
     else:
         with pytest.raises(FormatError, match="cut off"):
             codec.decode_blocks(raw[:cut])
+
+
+@given(trailer_blocks(), st.integers(0, 3), st.binary(max_size=4))
+def test_a_block_is_found(blocks: list[Block], kind: int, name: bytes) -> None:
+    names = [block.id for block in blocks if block.kind == kind]
+    for wanted in (name, *names, *(other[:-1] for other in names)):
+        head = bytes((kind, len(wanted))) + wanted
+        places = [at for at, block in enumerate(blocks) if block[:2] == (kind, wanted)]
+        first = (len(codec.encode_blocks(blocks[: places[0]])), places[0]) if places else None
+        assert codec.find_block(codec.encode_blocks(blocks), head) == first
+
+
+class _Counted(bytes):
+    """Counts how often something is looked for in it."""
+
+    num_found = 0
+
+    def find(self, *arguments: Any) -> int:
+        self.num_found += 1
+        return super().find(*arguments)
+
+
+def test_what_looks_like_a_block_within_others_costs_nothing() -> None:
+    """Publishers shape filter values."""
+    blocks = [Block(format_constants.FILTER_VALUE, b"\x03\x01x" * 85, 1)] * 10
+    trailer = _Counted(codec.encode_blocks(blocks))
+    assert codec.find_block(trailer, b"\x03\x01x") is None
+    assert trailer.num_found == len(blocks) + 1
 
 
 def test_unknown_block_kinds_are_refused() -> None:
