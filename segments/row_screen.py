@@ -35,6 +35,7 @@ class RowScreen:
 
     Attributes:
         is_useful: columns may tell something; else `rows` is always None.
+        num_tests: columns that are asked for a chunk, each time that they are.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class RowScreen:
         self._dialect = selector.dialect
         self._properties = {name: parse_property(name) for name in filter_properties}
         self._is_strict = is_strict
+        self.num_tests = 0
         self._test = self._compiled(selector.node, is_true=True)
         self.is_useful = self._test is not None
 
@@ -63,6 +65,7 @@ class RowScreen:
             values = outcomes.true if is_true else outcomes.false
             if values != ALL:
                 may_lack = not (number or self._is_strict)
+                self.num_tests += 1
                 return _leaf(mark_of(name) if number else None, values, may_lack)
         return None
 

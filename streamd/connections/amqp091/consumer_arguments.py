@@ -72,6 +72,7 @@ class ConsumerArguments(NamedTuple):
         matcher: which chunks, None for all.
         choices: which messages of them; all have to agree.
         screens: which messages may be chosen, by the columns of their chunk.
+        num_tests: columns that are asked for that.
     """
 
     start: OffsetSpec
@@ -80,6 +81,7 @@ class ConsumerArguments(NamedTuple):
     choices: tuple[Choice, ...]
     cost: Cost
     screens: tuple[Screen, ...] = ()
+    num_tests: int = 0
 
     def rows(self, columns: Columns) -> int | None:
         """The messages of a chunk that may be chosen; None where its columns do not tell.
@@ -89,6 +91,10 @@ class ConsumerArguments(NamedTuple):
         """
         found = [rows for screen in self.screens if (rows := screen(columns)) is not None]
         return reduce(and_, found) if found else None
+
+    def screening_units(self, num_records: int) -> int:
+        """What `rows` may take for a chunk of so many messages, each with another value."""
+        return self.num_tests * num_records // 2
 
     def of_first_chunk(self) -> "ConsumerArguments":
         """The same for the first chunk that was stored at the time asked for, or later."""
@@ -141,10 +147,12 @@ def read_wanted(
     matcher = _filter(arguments)
     choices: list[Choice] = []
     screens: list[Screen] = []
+    num_tests = 0
     parts, scans = _EXACT_COST
     if matcher is not None:
         choices.append(ExactValues(matcher, declared).places)
         screens.append(matcher.rows)
+        num_tests += 1
     selector = _selector(arguments)
     if selector is not None:
         names, is_strict = filter_properties(declared), declared.get(FILTER_CONTRACT) == STRICT
@@ -153,12 +161,15 @@ def read_wanted(
         screen = RowScreen(selector, names, is_strict=is_strict)
         if screen.is_useful:
             screens.append(screen.rows)
+            num_tests += screen.num_tests
         own = selector.matcher()
         choices.append(_Selection(own, now_ms).places)
         parts, scans = parts + own.cost.parts, scans + own.cost.scans
     first_offset = start.value if start.start is Start.OFFSET else 0
     cost = Cost(parts, scans)
-    return ConsumerArguments(start, first_offset, matcher, tuple(choices), cost, tuple(screens))
+    return ConsumerArguments(
+        start, first_offset, matcher, tuple(choices), cost, tuple(screens), num_tests
+    )
 
 
 def ignored(arguments: Table) -> Iterator[str]:

@@ -19,7 +19,7 @@ import trio
 
 from segments import Reader, Start, StorageError, StoredChunk, at_offset
 from segments.codec import ChunkHeader, simple_ends, walk_entries
-from segments.columns import Opened, open_rows
+from segments.columns import Columns, Opened, open_rows
 from segments.compression import entry_bodies
 from segments.errors import FormatError, SegmentsError
 from segments.format_constants import NO_COMPRESSION
@@ -275,7 +275,10 @@ class AmqpConsumer(QueuedConsumer):
         wanted = self.wanted
         if self._is_first(chunk.header):
             wanted = wanted.of_first_chunk()
-        opened = _opened(chunk, wanted) if wanted.screens else None
+        rows = await self._rows(chunk, wanted, budget) if wanted.screens else None
+        if self.is_closed:  # meanwhile, and the file with it
+            return
+        opened = None if rows is None else _opened(chunk, *rows)
         if opened is None:
             raw = _read(chunk, chunk.header.data_size, 0)
             plain, ends, offsets = await self._messages(raw, chunk.header)
@@ -291,6 +294,19 @@ class AmqpConsumer(QueuedConsumer):
         if not places:
             self.stream.traffic.in_vain()
         await self._keep(plain, ends, offsets, places)
+
+    async def _rows(
+        self, chunk: StoredChunk, wanted: ConsumerArguments, budget: Budget
+    ) -> tuple[Columns, int] | None:
+        """The chunk's columns, and the messages that may be wanted; None where they do not tell."""
+        columns = chunk.columns()
+        if columns is None:
+            return None
+        if budget.take(wanted.screening_units(columns.num_records)):
+            rows = wanted.rows(columns)
+        else:
+            rows = await threads.compute(wanted.rows, columns)
+        return None if rows is None else (columns, rows)
 
     def _is_first(self, header: ChunkHeader) -> bool:
         """Whether it is the first chunk that is not older than the time that was asked for.
@@ -380,16 +396,11 @@ def _read(chunk: StoredChunk, size: int, position: int) -> bytes:
     return chunk.file.read(size, chunk.data_position + position)
 
 
-def _opened(chunk: StoredChunk, wanted: ConsumerArguments) -> Opened | None:
-    """The messages that may be wanted, by the chunk's columns; None where these do not tell."""
-    header = chunk.header
-    columns = chunk.columns()
-    rows = None if columns is None else wanted.rows(columns)
-    if columns is None or rows is None:
-        return None
+def _opened(chunk: StoredChunk, columns: Columns, rows: int) -> Opened | None:
+    """Some messages of a chunk; None where its data is damaged: then what can be read of it."""
     try:
-        return open_rows(columns, rows, header.data_size, partial(_read, chunk))
-    except FormatError:  # the data is damaged: then what can be read of it
+        return open_rows(columns, rows, chunk.header.data_size, partial(_read, chunk))
+    except FormatError:
         return None
 
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from segments.message import Message
 from streamd.connections.amqp091 import delivery
 from streamd.net import threads
 from streamd.wire.amqp091 import methods as m
@@ -94,6 +95,31 @@ async def test_requests_are_answered_after_a_moment(busy: AmqpPeer) -> None:
     start = trio.current_time()
     await busy.declare("s")
     assert trio.current_time() - start <= TOTAL_SECONDS
+
+
+async def test_columns_that_are_much_work_are_asked_in_a_thread(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, works = threads.compute, list[str]()
+
+    async def noted(work: Any, *arguments: Any) -> Any:
+        works.append(work.__name__)
+        return await compute(work, *arguments)
+
+    monkeypatch.setattr(threads, "compute", noted)
+    peer, publisher = await open_peer(server), await server.peer()
+    await peer.declare("s", x_stream_filter_property="kind", x_stream_filter_derive="true")
+    await publisher.declare("s")
+    kinds = [{"kind": f"k{n}"} for n in range(60)]
+    await publisher.store([Message(b"", application_properties=kind).encode() for kind in kinds])
+    parts = [f"kind = 'k{n}'" for n in range(0, 80, 2)]
+    sql, units = " OR ".join(parts), len(parts) * len(kinds) // 2
+    for enough, first in ((units, "_chosen"), (units - 1, "rows")):
+        monkeypatch.setattr(delivery, "_CHOICE_UNITS", enough)
+        works.clear()
+        await peer.consume("s", tag=first, x_stream_offset="first", x_stream_sql=sql)
+        assert offsets(await peer.deliveries(30)) == list(range(0, 60, 2))
+        assert works[0] == first
 
 
 async def test_acknowledgements_that_come_while_a_selector_is_at_work(
