@@ -1,10 +1,12 @@
 """Chunks read back from their segment, and the places of the messages in them.
 
 A block is a run of chunks that were read at once. Sub-batches are unpacked into a buffer of their
-own, so that later steps see messages only.
+own, so that later steps see messages only. Where columns tell which messages may be wanted, the
+others are left out before anything is read in them.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +14,14 @@ import numpy as np
 from segments import codec
 from segments.checksum import crc32
 from segments.codec import ChunkHeader
+from segments.columns import Columns, has_columns, sound_columns
 from segments.compression import unpack
 from segments.errors import CorruptError, FormatError
 from segments.spark.files import SegmentGone
-from segments.spark.headers import Bytes, Numbers
+from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.inventory import Gap
 from segments.spark.messages import PADDING
+from segments.spark.opened import ChosenChunk, Places, RowTest, open_wanted, wanted_mask
 from segments.spark.plan import Piece
 from segments.spark.walk import message_ends
 
@@ -26,11 +30,13 @@ _BLOCK_BYTES = 16 << 20  # enough chunks to find their messages together
 
 
 class MessageBlock(NamedTuple):
-    """The messages of some chunks.
+    """Messages of some chunks.
 
     Attributes:
         buffer: holds their bytes, with PADDING more behind them.
         chunks: the number, counted from 0, of each message's chunk.
+        columns: of each chunk of which just the messages that may be wanted are here; None where
+            all of them are.
     """
 
     buffer: Bytes
@@ -40,6 +46,7 @@ class MessageBlock(NamedTuple):
     offsets: Numbers
     headers: list[ChunkHeader]
     trailers: list[bytes]
+    columns: list[Columns | None]
 
     def rows(self, rows: Numbers | slice) -> "MessageBlock":
         """Some of its messages."""
@@ -75,14 +82,19 @@ class _Chunk(NamedTuple):
     position: int  # in the segment
     header: ChunkHeader
     start: int  # of the data section, in what was read
+    chosen: ChosenChunk | None = None  # None where all of its messages may be wanted
+    opened: int | None = None  # its number among the chunks that were opened
 
 
-def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[MessageBlock | Gap]:
+def read_piece(
+    piece: Piece, *, verify: bool = True, row_test: RowTest | None = None
+) -> Iterator[MessageBlock | Gap]:
     """Read the chunks of a piece, many at a time.
 
     Args:
         piece: what to read.
         verify: test the checksum of each chunk's data.
+        row_test: chooses messages by columns; None for all.
 
     Yields:
         Blocks, and a Gap for each chunk that is damaged.
@@ -98,7 +110,7 @@ def read_piece(piece: Piece, *, verify: bool = True) -> Iterator[MessageBlock | 
     try:
         found = piece.file.blocks(piece.positions, piece.sizes, blocks)
         for rows, buffer in zip(blocks, found, strict=True):
-            yield from _read_block(buffer, piece, rows, verify=verify)
+            yield from _read_block(buffer, piece, rows, verify, row_test)
     except SegmentGone as error:
         first = int(piece.chunk_ids[0])
         reason = f"the segment with offset {first} was removed since the query was planned"
@@ -117,7 +129,7 @@ def _block_rows(sizes: Numbers) -> Iterator[range]:
 
 
 def _read_block(
-    buffer: Bytes, piece: Piece, rows: range, *, verify: bool
+    buffer: Bytes, piece: Piece, rows: range, verify: bool, row_test: RowTest | None
 ) -> Iterator[MessageBlock | Gap]:
     view = buffer.data
     chunks: list[_Chunk] = []
@@ -130,7 +142,8 @@ def _read_block(
         raw = view[start : start + size]
         try:
             header = _check(raw, chunk_id, verify=verify)
-            chunks.append(_Chunk(position, header, start + header.data_start))
+            chunk = _Chunk(position, header, start + header.data_start)
+            chunks.append(chunk if row_test is None else _chosen(chunk, raw, row_test))
         except FormatError as error:
             gaps.append(_gap(piece.file.path, position, raw, chunk_id, str(error)))
         start += size
@@ -151,6 +164,20 @@ def _check(raw: memoryview, chunk_id: int, *, verify: bool) -> ChunkHeader:
     return header
 
 
+def _chosen(chunk: _Chunk, raw: memoryview, row_test: RowTest) -> _Chunk:
+    """The chunk, of which not all messages may be wanted."""
+    header = chunk.header
+    if not has_columns(header):
+        return chunk
+    trailer = bytes(raw[header.data_start + header.data_size :])
+    columns = sound_columns(raw[: header.data_start], trailer, header)
+    wanted = None if columns is None else row_test(columns)
+    if columns is None or wanted is None:
+        return chunk
+    end = chunk.start + header.data_size
+    return chunk._replace(chosen=ChosenChunk(chunk.start, end, columns, wanted))
+
+
 def _gap(path: str, position: int, raw: memoryview, chunk_id: int, reason: str) -> Gap:
     try:
         records = codec.decode_chunk_header(raw).num_records
@@ -161,6 +188,30 @@ def _gap(path: str, position: int, raw: memoryview, chunk_id: int, reason: str) 
 
 def _messages(path: str, buffer: Bytes, chunks: Sequence[_Chunk]) -> Iterator[MessageBlock | Gap]:
     """Find the messages in the data sections; the chunks in which that fails are gaps."""
+    opened, chunks = _open(buffer, chunks)
+    for is_opened, some in groupby(chunks, lambda chunk: chunk.opened is not None):
+        if is_opened:
+            yield _opened_block(buffer, list(some), opened)
+        else:
+            yield from _walked(path, buffer, list(some))
+
+
+def _open(buffer: Bytes, chunks: Sequence[_Chunk]) -> tuple[Places, Sequence[_Chunk]]:
+    """The messages to which columns lead; and the chunks, those that were opened numbered.
+
+    In a chunk that is not what its columns are of, all messages are looked at.
+    """
+    told = [n for n, chunk in enumerate(chunks) if chunk.chosen and chunk.chosen.columns.begins]
+    opened, fits = open_wanted(buffer, [found for n in told if (found := chunks[n].chosen)])
+    numbered = list(chunks)
+    for number, n in enumerate(told):
+        changes = {"opened": number} if fits[number] else {"chosen": None}
+        numbered[n] = chunks[n]._replace(**changes)
+    return opened, numbered
+
+
+def _walked(path: str, buffer: Bytes, chunks: Sequence[_Chunk]) -> Iterator[MessageBlock | Gap]:
+    """The same for chunks that are walked from their beginning to their end."""
     first = np.array([chunk.start for chunk in chunks], np.int64)
     last = first + np.array([chunk.header.data_size for chunk in chunks], np.int64)
     found = message_ends(buffer, first, last, [chunk.header for chunk in chunks])
@@ -203,7 +254,9 @@ def _unpacked_block(buffer: Bytes, chunk: _Chunk) -> MessageBlock:
     lengths = np.array([len(body) for body in bodies], np.int64)
     ends = np.cumsum(lengths)
     joined = np.frombuffer(b"".join((*bodies, bytes(PADDING))), np.uint8)
-    return _block(buffer, [ends], [chunk])._replace(buffer=joined, starts=ends - lengths)
+    places = np.arange(len(bodies))
+    found = Places(ends - lengths, ends, np.zeros_like(places), places)
+    return _only_wanted(_block_of(buffer, found, [chunk])._replace(buffer=joined), [chunk])
 
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
@@ -223,19 +276,46 @@ def _block(buffer: Bytes, ends: Sequence[Numbers], chunks: Sequence[_Chunk]) -> 
     starts = np.empty_like(all_ends)
     starts[1:] = all_ends[:-1]
     starts[first] = [chunk.start for chunk in chunks]
-    starts += _LENGTH_SIZE
     of_chunk = np.repeat(np.arange(len(chunks)), counts)
-    shift = np.array([chunk.header.chunk_id for chunk in chunks], np.int64) - first
+    places = np.arange(len(all_ends)) - first[of_chunk]
+    found = Places(starts + _LENGTH_SIZE, all_ends, of_chunk, places)
+    return _only_wanted(_block_of(buffer, found, chunks), chunks)
+
+
+def _only_wanted(block: MessageBlock, chunks: Sequence[_Chunk]) -> MessageBlock:
+    """The block, of all messages of some chunks, without those that their columns leave out."""
+    if all(chunk.chosen is None for chunk in chunks):
+        return block
+    wanted = [_wanted_mask(chunk) for chunk in chunks]
+    return block.rows(np.flatnonzero(np.concatenate(wanted)))
+
+
+def _wanted_mask(chunk: _Chunk) -> Mask:
+    number = chunk.header.num_records
+    if chunk.chosen is None:
+        return np.ones(number, np.bool_)
+    return wanted_mask(chunk.chosen.wanted, number)
+
+
+def _opened_block(buffer: Bytes, chunks: Sequence[_Chunk], opened: Places) -> MessageBlock:
+    """The block of neighbours among the chunks that were opened."""
+    first = chunks[0].opened or 0
+    return _block_of(buffer, opened.of_chunks(first, first + len(chunks)), chunks)
+
+
+def _block_of(buffer: Bytes, found: Places, chunks: Sequence[_Chunk]) -> MessageBlock:
+    first = np.array([chunk.header.chunk_id for chunk in chunks], np.int64)
     trailers = []
     for chunk in chunks:
         start = chunk.start + chunk.header.data_size
         trailers.append(buffer[start : start + chunk.header.trailer_size].tobytes())
     return MessageBlock(
         buffer,
-        starts,
-        all_ends,
-        of_chunk,
-        np.arange(len(all_ends)) + shift[of_chunk],
+        found.starts,
+        found.ends,
+        found.chunks,
+        first[found.chunks] + found.places,
         [chunk.header for chunk in chunks],
         trailers,
+        [chunk.chosen and chunk.chosen.columns for chunk in chunks],
     )

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from segments.bloom import ChunkMatcher
+from segments.columns import Columns, ValueTest
 from segments.pushed_down import matcher_of
+from segments.row_screen import RowScreen
 from segments.selector import (
     EVERYTHING,
     Property,
@@ -23,6 +25,7 @@ from segments.selector import (
 )
 from segments.selector.dialects import Dialect
 from segments.selector.pushdown import is_spelled
+from segments.spark.opened import RowTest
 from segments.spark.plan import ChunkCriteria
 from segments.times import time_ms
 from segments.words import whole_number
@@ -122,6 +125,34 @@ class Options:
         """
         found = [parse_property(name) for name in self._filter_properties()]
         return found[0] if found else None
+
+    def row_test(self) -> RowTest | None:
+        """What chooses messages by columns; None where these tell nothing of what is asked for.
+
+        Raises:
+            OptionError: see selector and declared.
+        """
+        names, is_strict = self._filter_properties(), self.filter_contract == "strict"
+        by_value: ValueTest | None = None
+        by_selector: RowTest | None = None
+        if names and self.filter_values is not None:
+            # Messages may lack their filter value; those that are asked for may have none.
+            may_lack = self.match_unfiltered or not is_strict
+            asked = {*self.filter_values, *((b"",) if may_lack else ())}
+            by_value = ValueTest(None, asked, is_complement=False)
+        selector = self.selector()
+        if selector is not None:
+            screen = RowScreen(selector, names, is_strict=is_strict)
+            by_selector = screen.rows if screen.is_useful else None
+        if by_value is None:
+            return by_selector
+
+        def rows(columns: Columns) -> int | None:
+            found = columns.rows(by_value)
+            more = None if by_selector is None or not found else by_selector(columns)
+            return found if found is None or more is None else found & more
+
+        return rows
 
     def _filter_properties(self) -> tuple[str, ...]:
         if self.filter_property is None:

@@ -9,16 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
+from segments.columns import ValueTest
 from segments.selector import Property
 from segments.spark.columns import Column, Decoder, filter_values_of, value_counts
 from segments.spark.entries import MessageBlock, read_piece
 from segments.spark.headers import Mask, Numbers
+from segments.spark.opened import wanted_mask
 from segments.spark.options import Options
 from segments.spark.plain_errors import plainly
 from segments.spark.plan import Piece, deal
 
 _MIN_PARTITION_BYTES = 4 << 20
 _TASKS_PER_CORE = 3
+_NO_VALUE = ValueTest(None, [b""], is_complement=False)
 
 
 class Task(InputPartition):
@@ -57,7 +60,7 @@ def read_task(
     picker = Picker(options)
     for piece in partition.parts if isinstance(partition, Task) else ():
         decoder = Decoder(piece.stream, columns)
-        for found in read_piece(piece, verify=options.verify_checksums):
+        for found in read_piece(piece, verify=options.verify_checksums, row_test=picker.row_test):
             if isinstance(found, MessageBlock):
                 for block in picker.pick(found).split(options.batch_bytes):
                     yield decoder.batch(block)
@@ -73,6 +76,9 @@ class Picker:
     Args:
         options: offsets, filter values of a property, and selector count; chunks were chosen
             before.
+
+    Attributes:
+        row_test: leaves out by columns what is not asked for; None where they tell nothing of it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -86,6 +92,7 @@ class Picker:
         self._matcher = None if selector is None else selector.matcher()
         if self._matcher is not None:
             self._matcher.clock.now_ms = time.time_ns() // 1_000_000  # for UTC()
+        self.row_test = options.row_test()
 
     def pick(self, block: MessageBlock) -> MessageBlock:
         """The block with the messages that are wanted."""
@@ -102,11 +109,9 @@ class Picker:
         block = block if rows is None else block.rows(rows)
         if self._matcher is None:
             return block
-        raw = block.buffer.tobytes()
-        bodies = [
-            raw[start:end]
-            for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True)
-        ]
+        view = block.buffer.data
+        places = zip(block.starts.tolist(), block.ends.tolist(), strict=True)
+        bodies = [bytes(view[start:end]) for start, end in places]
         return block.rows(np.array(self._matcher.select(bodies), np.int64))
 
     def _with_values(self, block: MessageBlock, filter_property: Property) -> MessageBlock:
@@ -125,12 +130,13 @@ class Picker:
 def _may_lack_value(block: MessageBlock, values: pa.Array, is_number: pa.Array) -> Mask:
     """Messages with a number that were, or may have been, published without a filter value.
 
-    The chunks tell: one without a filter holds no filter value at all; and a trailer counts the
-    messages with each value. If that is fewer than have the text, or a number of that text, some
-    number lacks it. Where trailers say nothing, numbers have their values.
+    The chunks tell. Columns say it of each message. One without a filter holds no filter value at
+    all; and a trailer counts the messages with each value. If that is fewer than have the text, or
+    a number of that text, some number lacks it. Where trailers say nothing, numbers have their
+    values.
 
     Args:
-        block: all messages of some chunks.
+        block: messages of some chunks; all of those that have no columns in it.
         values: see PropertyValues.
         is_number: see PropertyValues.
     """
@@ -143,12 +149,27 @@ def _may_lack_value(block: MessageBlock, values: pa.Array, is_number: pa.Array) 
     pairs, rows, counts = np.unique(keys, return_inverse=True, return_counts=True)
     lacks = np.zeros(len(pairs), np.bool_)
     listed: dict[int, dict[bytes, int]] = {}
-    for n in np.unique(rows[numeric]).tolist():
+    has_columns = np.array([columns is not None for columns in block.columns], np.bool_)
+    for n in np.unique(rows[numeric & ~has_columns[block.chunks]]).tolist():
         chunk, place = divmod(int(pairs[n]), width)
         if chunk not in listed:
             listed[chunk] = value_counts(block.trailers[chunk])
         known = listed[chunk]
         is_fewer = bool(known) and known.get(names[place], 0) < counts[n]
         lacks[n] = is_fewer or not block.headers[chunk].filter_size
-    found: Mask = lacks[rows] & numeric
+    found: Mask = (lacks[rows] | _without_value(block)) & numeric
+    return found
+
+
+def _without_value(block: MessageBlock) -> Mask:
+    """Messages without a filter value, by their columns; none where a chunk has no columns."""
+    masks = [
+        np.zeros(header.num_records, np.bool_)
+        if columns is None
+        else wanted_mask(columns.rows(_NO_VALUE) or 0, header.num_records)
+        for header, columns in zip(block.headers, block.columns, strict=True)
+    ]
+    firsts = np.cumsum([0, *map(len, masks[:-1])])
+    chunk_ids = np.array([header.chunk_id for header in block.headers], np.int64)
+    found: Mask = np.concatenate(masks)[(firsts - chunk_ids)[block.chunks] + block.offsets]
     return found
