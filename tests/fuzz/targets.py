@@ -1,4 +1,4 @@
-"""What is fuzzed: conversations of three protocols, and two of these and messages as functions."""
+"""What is fuzzed: conversations of three protocols; two of these and stored bytes as functions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER
-from tests.fuzz import conversations, frames, live, values, wire
+from tests.fuzz import conversations, frames, live, stored, values, wire
 from tests.fuzz.mutate import changed
 from tests.fuzz.requests import changed_requests
 
@@ -88,7 +88,8 @@ TARGETS = (
     Target("http", 0.01, 2_000, HTTP, frames.http_requests, changed_requests),
     Target("stream-wire", 0.35, 1_000, wire.try_stream, frames.stream_frames, _change_stream),
     Target("amqp-wire", 0.35, 1_000, wire.try_amqp, frames.amqp_frames, _change_amqp),
-    Target("message", 0.25, 500, wire.try_message, _whole, _change_bytes),
+    Target("message", 0.2, 500, wire.try_message, _whole, _change_bytes),
+    Target("columns", 0.05, 2_000, stored.try_columns, _whole, _change_bytes),
 )
 BY_NAME = {target.name: target for target in TARGETS}
 
@@ -124,4 +125,5 @@ def seeds(recorded: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
     made["http"] = [b"\0" + request for request in recorded["http"]]
     made["http"].append(b"\0" + b"".join(recorded["http"]))
     made["message"] = wire.message_seeds()
+    made["columns"] = stored.seeds()
     return made
