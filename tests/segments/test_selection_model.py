@@ -1,15 +1,19 @@
 """What columns choose, and the selector of it, is what a look at every message finds."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments.codec import decode_chunk_header
+from segments import ChunkBuilder, LogPolicy
+from segments.codec import decode_chunk_header, simple_ends
 from segments.columns import Columns, open_rows, places_of, sound_columns
 from segments.errors import FormatError
 from segments.property_keys import mark_of
 from segments.row_screen import RowScreen
 from segments.selector import Dialect, Selector, SelectorError, parse_sql, parse_tags
 from tests.segments.selector.strategies import TEXTS, expressions, quoted
+from tests.support.logs import entry
 from tests.support.stored_chunks import (
     NAMES,
     StoredChunk,
@@ -69,10 +73,11 @@ def selected(stream: StoredStream, chunk: StoredChunk, selector: Selector) -> li
     screen = RowScreen(selector, stream.names, is_strict=stream.is_strict)
     rows = None if columns is None else screen.rows(columns)
     if columns is not None and rows is not None:
+        assert 0 <= rows < 1 << len(chunk.bodies)
         try:
             opened = open_rows(columns, rows, len(chunk.data), chunk.read)
         except FormatError:
-            pass  # a sub-batch of one message
+            assert simple_ends(chunk.data) is None  # a sub-batch of one message
         else:
             found = selector.matcher().select_in(opened.data, opened.ends)
             return [opened.places[n] for n in found]
@@ -126,3 +131,23 @@ def test_columns_are_of_use(data: st.DataObject) -> None:
         is_first = name == stream.names[0]
         silent = {n for n, value in enumerate(told) if not value} if is_first else set()
         assert matching <= found <= matching | (set() if stream.is_strict else silent)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("p = '1' OR q = 'b'", range(60)),  # what is not told may be anything
+        ("NOT (p <> '1' AND q <> 'b')", range(60)),
+        ("p = '1' AND q = 'b'", range(1, 60, 3)),
+        ("p <> '1' AND (q = 'b' OR p = '2')", [n for n in range(60) if n % 3 != 1]),
+        ("(p = '0' OR q = 'b') AND p = '2'", range(2, 60, 3)),
+    ],
+)
+def test_a_property_that_was_declared_later(text: str, found: Iterable[int]) -> None:
+    builder = ChunkBuilder()
+    builder.add(entry(b"x") * 60, 60, 60, [b"%d" % (n % 3) for n in range(60)])
+    chunk = builder.encode(chunk_id=0, timestamp_ms=0, epoch=1, policy=LogPolicy())
+    columns = sound_columns(chunk.parts[0], chunk.parts[2], chunk.header)
+    assert columns is not None
+    rows = RowScreen(parse_sql(text), ("p", "q"), is_strict=True).rows(columns)
+    assert (list(range(60)) if rows is None else places_of(rows, 60)) == list(found)

@@ -26,7 +26,7 @@ from tests.segments.selector.strategies import meeting, messages
 from tests.support.logs import entry, sub_batch
 
 NAMES = ("p", "q", "TAGS", "properties.subject")
-WAYS = ("given", "some given", "some given", "plain", "before", "packed", "gzip", "one")
+WAYS = ("given", "some given", "some given", "plain", "plain", "packed", "gzip", "one")
 _LONG = ("r" * 255, "r" * 256, "r" * 300)
 _READERS = {name: filter_value_reader(parse_property(name)) for name in NAMES}
 _FILLERS = [
@@ -114,13 +114,16 @@ def stored_streams(draw: st.DrawFn, most_chunks: int = 3) -> StoredStream:
     chunks, next_offset, gives_all = [], 0, True
     for _ in range(draw(st.integers(1, most_chunks))):
         builder = ChunkBuilder()
+        before = draw(st.sampled_from((0.0, 0.0, 0.5, 1.0)))  # frames, as a share
         for _ in range(draw(st.integers(1, 3))):
             first, count = draw(st.tuples(st.integers(0, 40), st.sampled_from((0, 3, 30))))
             raws = _FILLERS[first : first + count] + draw(st.lists(some, max_size=5))
             way = draw(st.sampled_from(WAYS))
             own = list(map(_READERS[names[0]], raws))
             given = [v if way != "some given" or draw(st.booleans()) else b"" for v in own]
-            added = _published(raws, given, way, names, is_strict, derives) if raws else None
+            known = names[:-1] if before > draw(st.sampled_from((0.25, 0.75))) else names
+            contract = _contract(known or names, is_strict, derives)
+            added = _published(raws, given, way, contract) if raws else None
             if added is not None:
                 builder.add(*added[1:])
                 has_all = way in ("given", "some given") and given == own
@@ -137,15 +140,8 @@ def stored_streams(draw: st.DrawFn, most_chunks: int = 3) -> StoredStream:
 
 
 def _published(
-    raws: Sequence[bytes],
-    given: Sequence[bytes],
-    way: str,
-    names: tuple[str, ...],
-    is_strict: bool,
-    derives: bool,
+    raws: Sequence[bytes], given: Sequence[bytes], way: str, contract: FilterContract
 ) -> Entries | None:
-    known = names[:-1] if way == "before" and len(names) > 1 else names
-    contract = _contract(known, is_strict, derives)
     if way in ("packed", "gzip", "one"):
         raws = raws[:1] if way == "one" else raws
         compression = GZIP if way == "gzip" else NO_COMPRESSION

@@ -155,8 +155,8 @@ def written(folder: Path, bodies: Sequence[bytes]) -> Path:
 def test_only_messages_that_may_match_are_opened(tmp_path: Path) -> None:
     """From positions on, and in chunks whose messages are too far from each other for these."""
     expected = [n for n, value in enumerate(VALUE_OF) if value == b"1"]
-    for name, size in (("small", 0), ("large", 2_500)):
-        bodies = [raw + bytes(size) for raw in BODIES]
+    for name, large in (("none", ()), ("all", range(200)), ("some", range(70, 140))):
+        bodies = [raw + bytes(2_500 * (n in large)) for n, raw in enumerate(BODIES)]
         folder = written(tmp_path / name, bodies)
         blocks = list(blocks_of(folder))
         found = [
