@@ -67,7 +67,8 @@ class StoredStream(NamedTuple):
 
     Attributes:
         names: of its filter properties, the first one first.
-        gives_all: every message that has a value of the first has it as its filter value.
+        gives_all: every message that has a value of the first has it as its filter value, and
+            the chunks tell.
     """
 
     names: tuple[str, ...]
@@ -133,6 +134,7 @@ def stored_streams(draw: st.DrawFn, most_chunks: int = 3) -> StoredStream:
                 filter_size=draw(st.sampled_from((16, 255))),
                 filter_history=draw(st.integers(0, 5)) > 0,
             )
+            gives_all &= policy.filter_history  # else it is not told which numbers have theirs
             chunk = builder.encode(chunk_id=next_offset, timestamp_ms=1, epoch=1, policy=policy)
             next_offset = chunk.header.next_offset
             chunks.append(_stored(chunk))
