@@ -28,16 +28,20 @@ import trio
 
 from streamd.config import RECEIVE_BYTES
 from streamd.net.rounds import Rounds
+from streamd.net.transport import Found
 from streamd.net.wakeup import Wakeup
 
 _MOST_READY = 256  # connections served in one round
 _SHARE_BYTES = 4 << 10  # that each of them may send in it, however many they are
 # A round takes from all connections together between these, by how long the rounds before took:
-# large chunks are cheaper, long rounds make everybody wait.
-_LEAST_BYTES = RECEIVE_BYTES
+# large chunks are cheaper, long rounds make everybody wait. A consumer with credit for ten chunks
+# gets no more in the two rounds until it has given credit again. What a byte costs differs: small
+# messages with filter values take twenty times as long as large ones without.
+_LEAST_BYTES = 128 << 10
+_FIRST_BYTES = RECEIVE_BYTES
 _MOST_BYTES = 4 * RECEIVE_BYTES
-_SHORT_SECONDS = 0.01
-_LONG_SECONDS = 0.02
+_SHORT_SECONDS = 0.003
+_LONG_SECONDS = 0.006
 PATIENT_SECONDS = 0.005  # twice as long at most
 
 
@@ -51,20 +55,19 @@ class Poller:
 
     def __init__(self, rounds: Rounds, clock: Callable[[], float] = time.perf_counter) -> None:
         self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[int], bool]] = {}
+        self._readers: dict[int, Callable[[int], Found]] = {}
         self._patient: dict[int, None] = {}  # who was read last is the last one
         self._patient_until = 0.0
         self._has_patient, self._patience = Wakeup(), trio.CancelScope()
         self._rounds = rounds
         self._clock = clock
-        self._round_bytes = _LEAST_BYTES
+        self._round_bytes = _FIRST_BYTES
 
-    def watch(self, descriptor: int, read: Callable[[int], bool]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], Found]) -> None:
         """Call `read` whenever there is something to be read; it neither waits nor raises.
 
         It is told how many bytes it may take: what a round takes from all connections together is
-        bounded, or those that send most would decide how long all others wait. It says whether
-        what comes next may be read a moment later.
+        bounded, or those that send most would decide how long all others wait.
         """
         self._epoll.register(descriptor, select.EPOLLIN)
         self._readers[descriptor] = read
@@ -110,7 +113,7 @@ class Poller:
         self._epoll.close()
 
     def _take_round(self) -> None:
-        began_at = self._clock()
+        began_at, is_limited = self._clock(), False
         self._rounds.begin()
         try:
             ready = self._epoll.poll(0, _MOST_READY)
@@ -118,29 +121,37 @@ class Poller:
             share = min(max(share, _SHARE_BYTES), RECEIVE_BYTES)
             for descriptor, _ in ready:
                 read = self._readers.get(descriptor)
-                if read is not None and read(share):  # else it was ended by one before it
+                if read is None:  # it was ended by one before it
+                    continue
+                found = read(share)
+                if found is Found.MORE:
+                    is_limited = True
+                elif found is Found.PATIENT:
                     self._let_wait(descriptor)
             if self._patient and began_at >= self._patient_until:
                 self._read_patient(share, began_at)
         finally:
             self._rounds.end()
-            self._adapt(self._clock() - began_at)
+            self._adapt(self._clock() - began_at, is_limited=is_limited)
 
     def _read_patient(self, share: int, now: float) -> None:
         self._patient_until = now + PATIENT_SECONDS
         self._patience.deadline = trio.current_time() + 2 * PATIENT_SECONDS
         for descriptor in list(islice(self._patient, _MOST_READY)):
             read = self._readers.get(descriptor)
-            if read is None or not read(share):
+            if read is None or read(share) is not Found.PATIENT:
                 self.hurry(descriptor)
             elif self._patient.pop(descriptor, 0) is None:  # else it was hurried
                 self._patient[descriptor] = None
 
-    def _adapt(self, seconds: float) -> None:
-        """Let the next round take more or less than one that took so long."""
+    def _adapt(self, seconds: float, *, is_limited: bool) -> None:
+        """Let the next round take more or less than one that took so long.
+
+        More only after one that has left something: others are short because little came.
+        """
         if seconds > _LONG_SECONDS:
             self._round_bytes = max(self._round_bytes // 2, _LEAST_BYTES)
-        elif seconds < _SHORT_SECONDS:
+        elif seconds < _SHORT_SECONDS and is_limited:
             self._round_bytes = min(self._round_bytes * 2, _MOST_BYTES)
 
 

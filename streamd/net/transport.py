@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
 import trio
@@ -61,6 +61,14 @@ class Listening(IntEnum):
     NO = 0
     YES = 1
     LATER = 2  # and what comes next may be read a moment later, together with others'
+
+
+class Found(Enum):
+    """What a connection had when a poller has read it."""
+
+    ALL = "all there was was taken"
+    PATIENT = "the same, and what comes next may be read a moment later"
+    MORE = "as much as may be taken in a round was taken"
 
 
 class Transport(Protocol):
@@ -185,10 +193,10 @@ _view = memoryview(_buffer)
 class Readers(Protocol):
     """A poller, as far as a transport is concerned; see poller.Poller."""
 
-    def watch(self, descriptor: int, read: Callable[[int], bool]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], Found]) -> None:
         """Call `read` whenever there is something to be read; it neither waits nor raises.
 
-        It is told how many bytes it may take, and says whether more may be read a moment later.
+        It is told how many bytes it may take.
         """
 
     def hurry(self, descriptor: int) -> None:
@@ -237,27 +245,30 @@ class PolledFeed:
 
         return bool(await trio.lowlevel.wait_task_rescheduled(give_up))
 
-    def _read(self, most: int) -> bool:
+    def _read(self, most: int) -> Found:
         """Called by the poller: read once; the task goes on when it has something to do."""
         if self._feeding is None:
-            return False
+            return Found.ALL
         task, take = self._feeding
+        found = Found.ALL
         result: Outcome[bool]
         try:
             data = self._receive_some(most)
             if data is None:
-                return self._is_patient
+                return Found.PATIENT if self._is_patient else Found.ALL
+            if len(data) == most:
+                found = Found.MORE
             listens = take(data) if data else Listening.NO
             if listens:
                 self._is_patient = listens == Listening.LATER
-                return self._is_patient
+                return Found.PATIENT if self._is_patient else found
             result = Value(bool(data))
         except OSError as error:
             result = Error(_closed(error))
         except Exception as error:  # noqa: BLE001 - its task knows what to do with it
             result = Error(error)
         self._wake(task, result)
-        return False
+        return found
 
     def hurry(self) -> None:
         """See Transport."""

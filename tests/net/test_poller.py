@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from streamd.net.poller import PATIENT_SECONDS, Poller, open_poller
 from streamd.net.rounds import Rounds
 from streamd.net.transport import (
     FileUnreadable,
+    Found,
     Listening,
     SocketTransport,
     TransportClosed,
@@ -259,6 +261,59 @@ async def test_what_many_send_is_bounded_in_a_round(
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert least * RECEIVE_BYTES < most <= bound
+
+
+class Rhythm:
+    """A connection that always has something, read in rounds that take as long as is said.
+
+    Attributes:
+        asked: how much it might send in each round.
+    """
+
+    def __init__(self, rounds: list[tuple[float, Found]]) -> None:
+        self._rounds = rounds
+        self._now = 0.0
+        self._scope = trio.CancelScope()
+        self.asked: list[int] = []
+
+    async def run(self) -> list[int]:
+        poller = Poller(Rounds(), lambda: self._now)
+        here, there = socket.socketpair()
+        with here, there, self._scope:
+            there.send(b"x")
+            poller.watch(here.fileno(), self._read)
+            await poller.run()
+        poller.close()
+        return self.asked
+
+    def _read(self, most: int) -> Found:
+        self.asked.append(most)
+        seconds, found = self._rounds[len(self.asked) - 1]
+        self._now += seconds
+        if len(self.asked) == len(self._rounds):
+            self._scope.cancel()
+        return found
+
+
+async def test_a_round_takes_less_while_rounds_are_long() -> None:
+    """A byte may cost much, and what consumers say meanwhile waits for the end of the round."""
+    asked = await Rhythm([(0.01, Found.MORE)] * 9).run()
+    assert asked[0] == RECEIVE_BYTES
+    assert asked[-1] == RECEIVE_BYTES // 8
+    assert asked == sorted(asked, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found", "grows"),
+    [(0.001, Found.MORE, True), (0.001, Found.ALL, False), (0.004, Found.MORE, False)],
+)
+async def test_it_takes_more_again_where_short_rounds_leave_something(
+    seconds: float, found: Found, grows: bool
+) -> None:
+    """One that took all there was says nothing of what more would cost."""
+    asked = await Rhythm([(0.01, Found.MORE)] * 9 + [(seconds, found)] * 9).run()
+    assert asked[9] == RECEIVE_BYTES // 8
+    assert asked[-1] == (RECEIVE_BYTES if grows else RECEIVE_BYTES // 8)
 
 
 @settings(max_examples=20, deadline=None)

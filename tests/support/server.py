@@ -25,7 +25,14 @@ from streamd.broker.virtual_host import VirtualHost
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.net import threads
 from streamd.net.rounds import Rounds
-from streamd.net.transport import Address, FileUnreadable, PolledFeed, TransportClosed, feed_from
+from streamd.net.transport import (
+    Address,
+    FileUnreadable,
+    Found,
+    PolledFeed,
+    TransportClosed,
+    feed_from,
+)
 from streamd.net.wakeup import Wakeup
 from streamd.operations import passwords
 from streamd.processes.amqp import relay
@@ -126,12 +133,12 @@ class MemoryPoller:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._readers: dict[int, Callable[[int], bool]] = {}
+        self._readers: dict[int, Callable[[int], Found]] = {}
         self.patient: set[int] = set()
         self._ready: set[int] = set()
         self._work = Wakeup()
 
-    def watch(self, descriptor: int, read: Callable[[int], bool]) -> None:
+    def watch(self, descriptor: int, read: Callable[[int], Found]) -> None:
         self._readers[descriptor] = read
         self.arrived(descriptor)  # something may be there already
 
@@ -154,7 +161,7 @@ class MemoryPoller:
                 for descriptor, read in list(self._readers.items()):
                     if descriptor in ready:
                         self.hurry(descriptor)
-                        if read(RECEIVE_BYTES):
+                        if read(RECEIVE_BYTES) is Found.PATIENT:
                             self.patient.add(descriptor)
 
 
