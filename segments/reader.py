@@ -32,6 +32,7 @@ from segments.gaps import num_lost
 from segments.log import Log
 from segments.offset_lookup import Position
 from segments.offsets import at_offset
+from segments.runs import Runs
 from segments.segment import FILTER_SUFFIX, Segment
 from segments.store.cache import ColdError, ColdFile, Pin
 from segments.tier.plan import ReadAhead, Request
@@ -163,7 +164,9 @@ class Reader:
         """Committed bytes of this segment that it has not reached; there may be more segments."""
         return self._segment.size - self._position
 
-    def read(self, max_chunks: int, max_bytes: int, max_steps: int) -> list[StoredChunk]:
+    def read(
+        self, max_chunks: int, max_bytes: int, max_steps: int, runs: Runs | None = None
+    ) -> list[StoredChunk]:
         """The next chunks that match, possibly none although `at_end` is not reached.
 
         Args:
@@ -171,6 +174,7 @@ class Reader:
             max_bytes: stop after the chunk whose data passes this. A chunk that comes without
                 its data ends the list.
             max_steps: look at no more chunks than this, so that a call stays short.
+            runs: takes the chunks, and hand out no more runs than it allows.
 
         Raises:
             ColdError: bytes have to be fetched before, see `missing`.
@@ -181,16 +185,19 @@ class Reader:
         if self._window.pins or self.next_offset < self._log.segments.begins_at:
             self._prepare()
         for _ in range(max_steps):
-            if chunks and self._position >= self._segment.size:
+            ends_file = chunks and self._position >= self._segment.size
+            if ends_file or self.at_end or not self._enter_segment():
                 break  # all of one call are in one file, see `pin_segment`
-            if self.at_end or not self._enter_segment():
-                break
+            most = max_chunks if runs is None else min(max_chunks, runs.num_wanted)
             try:
-                size += self._advance(chunks, max_chunks, max_bytes - size)
+                size += self._advance(chunks, most, max_bytes - size)
             except (StorageError, ColdError) as error:
                 if not chunks and not self._is_gone(error):
                     raise
                 break  # what was read is handed out first; the next call meets it again
+            if runs is not None and not runs.take(chunks):
+                size -= self._give_back(chunks.pop())
+                break
             is_full = len(chunks) >= max_chunks or size >= max_bytes
             if is_full or (chunks and chunks[-1].data is None):
                 break
@@ -200,6 +207,15 @@ class Reader:
         if self.at_end:
             self._window.data = b""  # readers that wait at the end keep no memory
         return chunks
+
+    def _give_back(self, chunk: StoredChunk) -> int:
+        """Stand before the chunk that was read last; returns bytes of its data."""
+        header = chunk.header
+        self._position = chunk.data_position - header.data_start
+        self.next_offset = header.chunk_id
+        self.counts.chunks -= 1
+        self.counts.records -= header.num_records
+        return header.data_size
 
     def _advance(self, chunks: list[StoredChunk], max_chunks: int, max_bytes: int) -> int:
         """Go on by one chunk, or by many small ones; returns bytes of the data handed out."""

@@ -17,7 +17,9 @@ import trio
 from segments import ChunkMatcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
 from segments.errors import SegmentsError
+from segments.policy import BUSY_CHUNK_RECORDS, IDLE_CHUNK_RECORDS
 from segments.reader import SMALL_CHUNK
+from segments.runs import Runs
 from segments.store.cache import ColdError
 from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.stream import Stream
@@ -204,6 +206,14 @@ class Subscription(QueuedConsumer):
         return () if matcher is None else matcher.other_keys
 
     @property
+    def is_far_behind(self) -> bool:
+        """Its credit for small chunks does not reach to the end of the stream by far."""
+        if self.reader is None or self.interest.is_stored:
+            return False
+        lag = self.stream.log.committed_offset - self.reader.next_offset
+        return lag > BUSY_CHUNK_RECORDS and lag > self.credit * IDLE_CHUNK_RECORDS
+
+    @property
     def position(self) -> int:
         """Everything before this offset was sent or skipped."""
         if self.reader is None:
@@ -347,10 +357,10 @@ class Delivery:
             with suppress(StorageError):  # its turn will meet it again
                 reader.catch_up()  # what came before it and is for others does not count
         if 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
-            chunks = self._read(subscription, reader)
-            if chunks:
-                subscription.use_credit(len(chunks))
-                self._outbox.put_now(*_in_memory(self._pieces(subscription, chunks)))
+            taken = self._read(subscription, reader)
+            if taken is not None and taken.chunks:
+                subscription.use_credit(taken.num_sent)
+                self._outbox.put_now(*_in_memory(self._pieces(subscription, taken)))
         subscription.tell_watchers()  # also where all was skipped: it may wait now
 
     def cannot_read(self, subscription: Subscription, error: SegmentsError) -> None:
@@ -370,15 +380,16 @@ class Delivery:
         )
         self._cannot_read(subscription.stream)
 
-    def _read(self, subscription: Subscription, reader: Reader) -> list[StoredChunk] | None:
+    def _read(self, subscription: Subscription, reader: Reader) -> "_Taken | None":
         """The next chunks of a subscription; None when they cannot be read now.
 
         Then it waits until they are fetched, or is ended.
         """
         before = reader.counts.records
+        runs = Runs(subscription.credit) if subscription.is_far_behind else None
         try:
-            most = min(subscription.credit, _TURN_CHUNKS)
-            chunks = reader.read(most, _READ_BYTES, _TURN_STEPS)
+            most = _TURN_CHUNKS if runs is not None else min(subscription.credit, _TURN_CHUNKS)
+            chunks = reader.read(most, _READ_BYTES, _TURN_STEPS, runs)
         except ColdError as error:
             self._fetch(subscription, reader, error)
             return None
@@ -387,7 +398,7 @@ class Delivery:
             return None
         subscription.fetch_ahead(reader)
         self.traffic.messages_delivered += reader.counts.records - before
-        return chunks
+        return _Taken(chunks, runs)
 
     def _fetch(self, subscription: Subscription, reader: Reader, error: ColdError) -> None:
         try:
@@ -395,21 +406,26 @@ class Delivery:
         except SegmentsError as refusal:
             self.cannot_read(subscription, refusal)
 
-    def _pieces(self, subscription: Subscription, chunks: Sequence[StoredChunk]) -> "list[_Piece]":
+    def _pieces(self, subscription: Subscription, taken: "_Taken") -> "list[_Piece]":
         """What is sent of chunks."""
         number = subscription.subscription_id
+        chunks, runs = taken
         if subscription.interest.is_stored:
             return [_stored_piece(number, chunk) for chunk in chunks]
         committed = subscription.stream.log.segments.last_chunk_id if self.with_committed else None
+        if runs is not None:
+            heads = runs.heads()
+        else:
+            heads = [(chunk.raw_header, chunk.header.data_size) for chunk in chunks]
         return [
             _Piece(
-                encode_deliver_head(number, chunk.raw_header, chunk.header.data_size, committed),
+                b"" if head is None else encode_deliver_head(number, *head, committed),
                 chunk,
                 chunk.data,
                 chunk.data_position,
                 chunk.header.data_size,
             )
-            for chunk in chunks
+            for head, chunk in zip(heads, chunks, strict=True)
         ]
 
     def _next(self) -> Subscription | None:
@@ -440,14 +456,14 @@ class Delivery:
         assert reader is not None  # noqa: S101 - else it could not send
         size = 0
         while size < _TURN_BYTES:
-            chunks = self._read(subscription, reader)
-            if not chunks:
+            taken = self._read(subscription, reader)
+            if taken is None or not taken.chunks:
                 if not size:
                     await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
                 break
-            subscription.use_credit(len(chunks))
-            size += sum(chunk.header.data_size for chunk in chunks)
-            await self._send(transport, subscription, reader, chunks)
+            subscription.use_credit(taken.num_sent)
+            size += sum(chunk.header.data_size for chunk in taken.chunks)
+            await self._send(transport, subscription, reader, taken)
             is_done = subscription.reader is not reader or subscription.credit <= 0
             if is_done or self._outbox.has_frames or transport.is_congested:
                 break
@@ -461,10 +477,11 @@ class Delivery:
         transport: Transport,
         subscription: Subscription,
         reader: Reader,
-        chunks: list[StoredChunk],
+        taken: "_Taken",
     ) -> None:
-        """Send chunks; `chunks` is empty afterwards."""
-        pieces = self._pieces(subscription, chunks)
+        """Send chunks; what holds them in memory is empty afterwards."""
+        chunks = taken.chunks
+        pieces = self._pieces(subscription, taken)
         segment = reader.pin_segment()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(pieces)
@@ -474,10 +491,10 @@ class Delivery:
                 # A peer that takes its time, or never reads, holds files open, not memory.
                 parts.clear()
                 pieces.clear()
-                chunks.clear()
+                taken.clear()
                 reader.drop_readahead()
                 for number, (head, file, position, size, chunk_id, start) in enumerate(rest):
-                    if number and subscription.is_closed:
+                    if number and head and subscription.is_closed:
                         break  # what had begun is whole; nothing follows, see `Delivery.remove`
                     await transport.send(head, more=True)
                     try:
@@ -490,10 +507,29 @@ class Delivery:
             segment.release()
 
 
+class _Taken(NamedTuple):
+    """Chunks that were read to be sent, and which of them as one; None where none are."""
+
+    chunks: list[StoredChunk]
+    runs: Runs | None
+
+    @property
+    def num_sent(self) -> int:
+        """How many chunks their client gets."""
+        return len(self.chunks if self.runs is None else self.runs)
+
+    def clear(self) -> None:
+        """Keep nothing in memory."""
+        self.chunks.clear()
+        if self.runs is not None:
+            self.runs.clear()
+
+
 class _Piece(NamedTuple):
     """A chunk on the wire: what stands before it, then bytes of its segment file.
 
     Attributes:
+        head: empty for a chunk that follows another one in a run.
         data: those bytes where they are in memory.
         position, size: where they are in the file.
     """

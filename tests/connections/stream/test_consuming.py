@@ -220,6 +220,62 @@ class TestCredit:
         await reader.silence()
 
 
+class TestFarBehind:
+    """Whose credit does not reach to the end gets small chunks together; see segments/runs.py."""
+
+    @pytest.fixture
+    async def small(self, peer: Peer) -> Peer:
+        """A peer with stream s: 30 chunks of 200 messages, as they have filter values."""
+        await peer.create("s")
+        await peer.declare("s")
+        for n in range(30):
+            await peer.store(bodies(200, f"{n}-"), first_id=200 * n, values=[b"v"] * 200)
+        return peer
+
+    @pytest.mark.parametrize("filters", [{}, {"filter__1": "v"}])
+    async def test_many_small_chunks_for_one_credit(
+        self, small: Peer, filters: dict[str, str]
+    ) -> None:
+        await small.subscribe("s", credit=1, **filters)
+        first = await small.chunk()
+        await small.silence()
+        assert first.header.chunk_id == 0
+        assert len(first.bodies) == first.header.num_records == 4_000
+        await small.send(c.Credit(1, 20))
+        rest = [await small.chunk() for _ in range(10)]
+        assert {len(chunk.bodies) for chunk in rest} == {200}  # it is not far behind any more
+        found = first.bodies + [body for chunk in rest for body in chunk.bodies]
+        assert found == [body for n in range(30) for body in bodies(200, f"{n}-")]
+
+    async def test_each_by_itself_where_credit_is_enough(self, small: Peer) -> None:
+        await small.subscribe("s", credit=30)
+        assert [len((await small.chunk()).bodies) for _ in range(30)] == [200] * 30
+
+    async def test_each_by_itself_where_they_come_as_stored(self, small: Peer) -> None:
+        await small.subscribe("s", credit=10, stored_chunks="true")
+        assert [len((await small.chunk()).bodies) for _ in range(10)] == [200] * 10
+        await small.silence()
+
+    @pytest.mark.parametrize("num_read", range(0, 50_000, 7_000))
+    @pytest.mark.usefixtures("small")
+    async def test_what_has_begun_arrives_whole_though_nobody_wants_it(
+        self, server: Harness, num_read: int
+    ) -> None:
+        slow = server.connect(reads_slowly=True)
+        await slow.log_in()
+        await slow.subscribe("s", credit=2)
+        if num_read:
+            slow.connection.receive_data(bytes(await slow.stream.receive_some(num_read)))
+        await slow.send(c.Unsubscribe(77, 1))
+        found: list[bytes] = []
+        while not isinstance(command := await slow.next(), c.UnsubscribeResponse):
+            slow.unasked.insert(0, command)
+            found += (await slow.chunk()).bodies
+        everything = [body for n in range(30) for body in bodies(200, f"{n}-")]
+        assert found == everything[: len(found)]
+        await slow.silence()
+
+
 class TestFilters:
     @pytest.fixture
     async def mixed(self, peer: Peer) -> Peer:
