@@ -140,7 +140,7 @@ _READ_ROWS = (
         (
             _rate(2, "publish, msg/s"),
             _cpu(0.4, "publish, server CPU µs/chunk"),
-            Figure("read", "read back, chunks/s", at_least(1), is_least=True),
+            Figure("read", "read back, msg/s", at_least(1), is_least=True),
             *_PAST_SMALL_CHUNKS,
         ),
     ),

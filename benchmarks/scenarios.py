@@ -104,7 +104,7 @@ def small_chunks(load: Load) -> Callable[[Server, float], Figures]:
         return {
             "rate": part.messages / seconds,
             "cpu": cpu / len(made) * 1e6,
-            "read": len(everything.chunks) / everything.seconds,
+            "read": everything.messages / everything.seconds,
             "skip": passed.seconds * 1e3,
             "stats": answered * 1e3,
         }

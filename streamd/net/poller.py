@@ -16,6 +16,9 @@ a moment later; see `Listening.LATER`.
     watched -> patient   its read says so
     patient -> watched   its read does not say so any more; `hurry`; no round came for too long
 
+Rounds take as much as makes chunks large, and less while a consumer is short of credit (`hurry`):
+then its publishers' messages are taken in smaller pieces, and it is heard between them.
+
 It needs Linux's epoll. Without that, connections are waited for one by one (`open_poller`).
 """
 
@@ -23,6 +26,7 @@ import select
 import time
 from collections.abc import Callable
 from itertools import islice
+from typing import NamedTuple
 
 import trio
 
@@ -33,16 +37,30 @@ from streamd.net.wakeup import Wakeup
 
 _MOST_READY = 256  # connections served in one round
 _SHARE_BYTES = 4 << 10  # that each of them may send in it, however many they are
-# A round takes from all connections together between these, by how long the rounds before took:
-# large chunks are cheaper, long rounds make everybody wait. A consumer with credit for ten chunks
-# gets no more in the two rounds until it has given credit again. What a byte costs differs: small
-# messages with filter values take twenty times as long as large ones without.
-_LEAST_BYTES = 128 << 10
-_FIRST_BYTES = RECEIVE_BYTES
 _MOST_BYTES = 4 * RECEIVE_BYTES
-_SHORT_SECONDS = 0.003
-_LONG_SECONDS = 0.006
+_HURRIED_SECONDS = 10  # since somebody was in a hurry
 PATIENT_SECONDS = 0.005  # twice as long at most
+
+
+class _Length(NamedTuple):
+    """How long rounds are to be: what they take goes by how long those before took.
+
+    Large chunks are cheaper, long rounds make everybody wait. What a byte costs differs: small
+    messages with filter values take twenty times as long as large ones without.
+
+    Attributes:
+        least_bytes: that a round takes from all connections together, however long it takes.
+        short, long: in seconds; a shorter one may take more, after a longer one it is less.
+    """
+
+    least_bytes: int
+    short: float
+    long: float
+
+
+_USUAL = _Length(RECEIVE_BYTES, 0.01, 0.02)
+# A consumer without credit gets nothing in the two rounds until it has given some again.
+_HURRIED = _Length(RECEIVE_BYTES // 8, 0.003, 0.006)
 
 
 class Poller:
@@ -61,7 +79,8 @@ class Poller:
         self._has_patient, self._patience = Wakeup(), trio.CancelScope()
         self._rounds = rounds
         self._clock = clock
-        self._round_bytes = _FIRST_BYTES
+        self._round_bytes = _USUAL.least_bytes
+        self._hurried_until = 0.0
 
     def watch(self, descriptor: int, read: Callable[[int], Found]) -> None:
         """Call `read` whenever there is something to be read; it neither waits nor raises.
@@ -79,7 +98,11 @@ class Poller:
             self._epoll.unregister(descriptor)
 
     def hurry(self, descriptor: int) -> None:
-        """Read it as soon as there is something."""
+        """Read it as soon as there is something, and keep rounds short for a while."""
+        self._hurried_until = self._clock() + _HURRIED_SECONDS
+        self._watch_closely(descriptor)
+
+    def _watch_closely(self, descriptor: int) -> None:
         if descriptor in self._patient:
             del self._patient[descriptor]
             self._epoll.modify(descriptor, select.EPOLLIN)
@@ -106,7 +129,7 @@ class Poller:
                 await trio.sleep_forever()
             self._patience = trio.CancelScope()
             for descriptor in list(self._patient):
-                self.hurry(descriptor)
+                self._watch_closely(descriptor)
 
     def close(self) -> None:
         """Release it; nobody can be watched after that."""
@@ -132,7 +155,7 @@ class Poller:
                 self._read_patient(share, began_at)
         finally:
             self._rounds.end()
-            self._adapt(self._clock() - began_at, is_limited=is_limited)
+            self._adapt(began_at, self._clock(), is_limited=is_limited)
 
     def _read_patient(self, share: int, now: float) -> None:
         self._patient_until = now + PATIENT_SECONDS
@@ -140,19 +163,22 @@ class Poller:
         for descriptor in list(islice(self._patient, _MOST_READY)):
             read = self._readers.get(descriptor)
             if read is None or read(share) is not Found.PATIENT:
-                self.hurry(descriptor)
+                self._watch_closely(descriptor)
             elif self._patient.pop(descriptor, 0) is None:  # else it was hurried
                 self._patient[descriptor] = None
 
-    def _adapt(self, seconds: float, *, is_limited: bool) -> None:
-        """Let the next round take more or less than one that took so long.
+    def _adapt(self, began_at: float, ended_at: float, *, is_limited: bool) -> None:
+        """Let the next round take more or less than this one, by how long it took.
 
         More only after one that has left something: others are short because little came.
         """
-        if seconds > _LONG_SECONDS:
-            self._round_bytes = max(self._round_bytes // 2, _LEAST_BYTES)
-        elif seconds < _SHORT_SECONDS and is_limited:
+        length = _HURRIED if ended_at < self._hurried_until else _USUAL
+        seconds = ended_at - began_at
+        if seconds > length.long:
+            self._round_bytes = self._round_bytes // 2
+        elif seconds < length.short and is_limited:
             self._round_bytes = min(self._round_bytes * 2, _MOST_BYTES)
+        self._round_bytes = max(self._round_bytes, length.least_bytes)
 
 
 def open_poller(rounds: Rounds) -> Poller | None:

@@ -200,7 +200,7 @@ class Readers(Protocol):
         """
 
     def hurry(self, descriptor: int) -> None:
-        """Read it without further delay."""
+        """Read it without further delay, and keep rounds short for a while."""
 
     def unwatch(self, descriptor: int) -> None:
         """Call it no more."""
@@ -272,9 +272,8 @@ class PolledFeed:
 
     def hurry(self) -> None:
         """See Transport."""
-        if self._is_patient:
-            self._is_patient = False
-            self._poller.hurry(self._descriptor)
+        self._is_patient = False
+        self._poller.hurry(self._descriptor)
 
     def close(self) -> None:
         """The connection is closed from this side."""

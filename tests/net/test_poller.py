@@ -266,12 +266,15 @@ async def test_what_many_send_is_bounded_in_a_round(
 class Rhythm:
     """A connection that always has something, read in rounds that take as long as is said.
 
+    Args:
+        is_hurried: somebody is in a hurry before the first.
+
     Attributes:
         asked: how much it might send in each round.
     """
 
-    def __init__(self, rounds: list[tuple[float, Found]]) -> None:
-        self._rounds = rounds
+    def __init__(self, rounds: list[tuple[float, Found]], *, is_hurried: bool = True) -> None:
+        self._rounds, self._is_hurried = rounds, is_hurried
         self._now = 0.0
         self._scope = trio.CancelScope()
         self.asked: list[int] = []
@@ -282,6 +285,8 @@ class Rhythm:
         with here, there, self._scope:
             there.send(b"x")
             poller.watch(here.fileno(), self._read)
+            if self._is_hurried:
+                poller.hurry(here.fileno())
             await poller.run()
         poller.close()
         return self.asked
@@ -301,6 +306,14 @@ async def test_a_round_takes_less_while_rounds_are_long() -> None:
     assert asked[0] == RECEIVE_BYTES
     assert asked[-1] == RECEIVE_BYTES // 8
     assert asked == sorted(asked, reverse=True)
+
+
+async def test_only_while_somebody_is_in_a_hurry() -> None:
+    """Large pieces are cheaper."""
+    assert set(await Rhythm([(0.1, Found.MORE)] * 9, is_hurried=False).run()) == {RECEIVE_BYTES}
+    asked = await Rhythm([(0.1, Found.MORE)] * 120).run()
+    assert min(asked) == RECEIVE_BYTES // 8
+    assert asked[-1] == RECEIVE_BYTES
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,8 @@ class Subscription(QueuedConsumer):
 
     def use_credit(self, chunks: int) -> None:
         """This many chunks are sent."""
-        before = self.credit
         self.credit -= chunks
-        if before > _LITTLE_CREDIT >= self.credit:
+        if self.credit <= _LITTLE_CREDIT:
             self._delivery.hurry()
 
     @property
