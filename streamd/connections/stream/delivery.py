@@ -356,10 +356,10 @@ class Delivery:
             with suppress(StorageError):  # its turn will meet it again
                 reader.catch_up()  # what came before it and is for others does not count
         if 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
-            taken = self._read(subscription, reader)
-            if taken is not None and taken.chunks:
-                subscription.use_credit(taken.num_sent)
-                self._outbox.put_now(*_in_memory(self._pieces(subscription, taken)))
+            chunks = self._read(subscription, reader)
+            if chunks:
+                subscription.use_credit(len(chunks))
+                self._outbox.put_now(*_in_memory(self._pieces(subscription, chunks)))
         subscription.tell_watchers()  # also where all was skipped: it may wait now
 
     def cannot_read(self, subscription: Subscription, error: SegmentsError) -> None:
@@ -379,13 +379,14 @@ class Delivery:
         )
         self._cannot_read(subscription.stream)
 
-    def _read(self, subscription: Subscription, reader: Reader) -> "_Taken | None":
+    def _read(
+        self, subscription: Subscription, reader: Reader, runs: Runs | None = None
+    ) -> list[StoredChunk] | None:
         """The next chunks of a subscription; None when they cannot be read now.
 
         Then it waits until they are fetched, or is ended.
         """
         before = reader.counts.records
-        runs = Runs(subscription.credit) if subscription.is_far_behind else None
         try:
             most = _TURN_CHUNKS if runs is not None else min(subscription.credit, _TURN_CHUNKS)
             chunks = reader.read(most, _READ_BYTES, _TURN_STEPS, runs)
@@ -397,7 +398,7 @@ class Delivery:
             return None
         subscription.fetch_ahead(reader)
         self.traffic.messages_delivered += reader.counts.records - before
-        return _Taken(chunks, runs)
+        return chunks
 
     def _fetch(self, subscription: Subscription, reader: Reader, error: ColdError) -> None:
         try:
@@ -405,10 +406,11 @@ class Delivery:
         except SegmentsError as refusal:
             self.cannot_read(subscription, refusal)
 
-    def _pieces(self, subscription: Subscription, taken: "_Taken") -> "list[_Piece]":
+    def _pieces(
+        self, subscription: Subscription, chunks: Sequence[StoredChunk], runs: Runs | None = None
+    ) -> "list[_Piece]":
         """What is sent of chunks."""
         number = subscription.subscription_id
-        chunks, runs = taken
         if subscription.interest.is_stored:
             return [_stored_piece(number, chunk) for chunk in chunks]
         committed = subscription.stream.log.segments.last_chunk_id if self.with_committed else None
@@ -455,14 +457,15 @@ class Delivery:
         assert reader is not None  # noqa: S101 - else it could not send
         size = 0
         while size < _TURN_BYTES:
-            taken = self._read(subscription, reader)
-            if taken is None or not taken.chunks:
+            runs = Runs(subscription.credit) if subscription.is_far_behind else None
+            chunks = self._read(subscription, reader, runs)
+            if not chunks:
                 if not size:
                     await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
                 break
-            subscription.use_credit(taken.num_sent)
-            size += sum(chunk.header.data_size for chunk in taken.chunks)
-            await self._send(transport, subscription, reader, taken)
+            subscription.use_credit(len(chunks if runs is None else runs))
+            size += sum(chunk.header.data_size for chunk in chunks)
+            await self._send(transport, subscription, reader, chunks, runs)
             is_done = subscription.reader is not reader or subscription.credit <= 0
             if is_done or self._outbox.has_frames or transport.is_congested:
                 break
@@ -476,11 +479,11 @@ class Delivery:
         transport: Transport,
         subscription: Subscription,
         reader: Reader,
-        taken: "_Taken",
+        chunks: list[StoredChunk],
+        runs: Runs | None,
     ) -> None:
-        """Send chunks; what holds them in memory is empty afterwards."""
-        chunks = taken.chunks
-        pieces = self._pieces(subscription, taken)
+        """Send chunks; `chunks` and `runs` are empty afterwards."""
+        pieces = self._pieces(subscription, chunks, runs)
         segment = reader.pin_segment()  # the reader may be closed while this is sent
         try:
             parts = _in_memory(pieces)
@@ -490,7 +493,9 @@ class Delivery:
                 # A peer that takes its time, or never reads, holds files open, not memory.
                 parts.clear()
                 pieces.clear()
-                taken.clear()
+                chunks.clear()
+                if runs is not None:
+                    runs.clear()
                 reader.drop_readahead()
                 for number, (head, file, position, size, chunk_id, start) in enumerate(rest):
                     if number and head and subscription.is_closed:
@@ -504,24 +509,6 @@ class Delivery:
                         raise
         finally:
             segment.release()
-
-
-class _Taken(NamedTuple):
-    """Chunks that were read to be sent, and which of them as one; None where none are."""
-
-    chunks: list[StoredChunk]
-    runs: Runs | None
-
-    @property
-    def num_sent(self) -> int:
-        """How many chunks their client gets."""
-        return len(self.chunks if self.runs is None else self.runs)
-
-    def clear(self) -> None:
-        """Keep nothing in memory."""
-        self.chunks.clear()
-        if self.runs is not None:
-            self.runs.clear()
 
 
 class _Piece(NamedTuple):

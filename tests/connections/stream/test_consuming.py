@@ -257,9 +257,11 @@ class TestFarBehind:
         await small.silence()
 
     @pytest.mark.parametrize("num_read", range(0, 50_000, 7_000))
-    @pytest.mark.usefixtures("small")
     async def test_what_has_begun_arrives_whole_though_nobody_wants_it(
-        self, server: Harness, num_read: int
+        self,
+        server: Harness,
+        small: Peer,  # noqa: ARG002
+        num_read: int,
     ) -> None:
         slow = server.connect(reads_slowly=True)
         await slow.log_in()
