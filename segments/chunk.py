@@ -9,10 +9,13 @@ from typing import NamedTuple, TypeAlias
 from segments import bloom, codec, columns
 from segments.bloom import filter_keys, history_form
 from segments.checksum import crc32
-from segments.codec import Block, ChunkHeader
+from segments.codec import Block, ChunkHeader, simple_ends
 from segments.columns import Column, PlacedColumn
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
 from segments.policy import LogPolicy
+
+_REMEMBERED_BYTES = 64  # of a filter value
+_REMEMBERED_VALUES = 8192  # then all are forgotten
 
 
 class EncodedChunk(NamedTuple):
@@ -49,6 +52,7 @@ class ChunkBuilder:
         self.has_filter_values = False
         self._data: list[bytes] = []
         self._added: list[_Added] = []
+        self._ends: list[Sequence[int] | None] = []
         self._told: _Told | None = _NOTHING  # None until it is asked for
         self._tokens: dict[bytes, int] = {}
         self._sequences: dict[bytes, int] = {}
@@ -61,6 +65,7 @@ class ChunkBuilder:
         filter_values: Sequence[bytes] | Counter[bytes] | None,
         marks: tuple[bytes, ...] = (),
         property_keys: tuple[Sequence[bytes], ...] | Counter[bytes] = (),
+        ends: Sequence[int] | None = None,
     ) -> None:
         """Take entries, encoded back to back as they will stand in the data section.
 
@@ -72,12 +77,14 @@ class ChunkBuilder:
                 which; None for none at all.
             marks: see Entries.
             property_keys: see Entries.
+            ends: see Entries.
         """
         self._data.append(data)
         self.num_entries += num_entries
         self.num_records += num_records
         self.data_size += len(data)
         self._added.append((num_records, filter_values, marks, property_keys))
+        self._ends.append(ends)
         if filter_values is not None or marks:
             self._told = None
             if marks or any(filter_values or ()):
@@ -156,8 +163,17 @@ class ChunkBuilder:
             return trailer
         section, told = b"", self._told
         if told is not None and any(len(placed.column.counts) > 1 for placed in told.columns):
-            section = columns.encode(told.columns, self.data, self.num_records, len(trailer))
+            section = columns.encode(told.columns, self._joined_ends(), len(trailer))
         return section + trailer + _history(self._values)
+
+    def _joined_ends(self) -> Sequence[int] | None:
+        """Where each message ends in the data; None where there are sub-batches."""
+        joined: list[int] = []
+        for ends in self._ends:
+            if ends is None:
+                return simple_ends(self.data)
+            joined += map(joined[-1].__add__, ends) if joined else ends
+        return joined
 
 
 # What `ChunkBuilder.add` was told of some entries: how many messages, filter values, marks, keys.
@@ -250,25 +266,38 @@ class _Packed(dict[int, bytes]):
         return packed
 
 
-_packed = _Packed()
-_HEADS = [bytes((FILTER_VALUE, size)) for size in range(codec.MAX_REFERENCE_SIZE + 1)]
+class _Heads(dict[bytes, bytes]):
+    """How the blocks of filter values begin; a dict, so that those of before are looked up in C."""
+
+    def __missing__(self, value: bytes) -> bytes:
+        """The kind, the size and the value.
+
+        Raises:
+            ValueError: the value is too long to be recorded as it is.
+        """
+        made = bytes((FILTER_VALUE, len(value))) + value
+        if len(value) <= _REMEMBERED_BYTES:
+            if len(self) >= _REMEMBERED_VALUES:
+                self.clear()
+            self[value] = made
+        return made
+
+
+_packed, _heads = _Packed(), _Heads()
 
 
 def _history(counts: Mapping[bytes, int]) -> bytes:
-    """How many messages carry which filter value, as trailer blocks.
-
-    The same bytes as `encode_blocks` would make, in a quarter of the time: with many values per
-    chunk this is what publishing costs most.
-    """
+    """How many messages carry which filter value, as trailer blocks."""
+    blocks = [b""] * (2 * len(counts))
     try:
-        return b"".join(
-            [_HEADS[len(value)] + value + _packed[count] for value, count in counts.items()]
-        )
-    except IndexError:  # a value is too long to be recorded as it is
+        blocks[::2] = map(_heads.__getitem__, counts)
+    except ValueError:
         folded: Counter[bytes] = Counter()
         for value, count in counts.items():
             folded[history_form(value)] += count
         return _history(folded)
+    blocks[1::2] = map(_packed.__getitem__, counts.values())
+    return b"".join(blocks)
 
 
 def split_entries(

@@ -19,7 +19,9 @@ same values the list says so, and there is no section.
 
 import struct
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Final, NamedTuple
 
@@ -30,7 +32,6 @@ from segments.codec import (
     ChunkHeader,
     find_block,
     header_check,
-    simple_ends,
 )
 from segments.disk import Readable
 from segments.errors import FormatError
@@ -51,19 +52,12 @@ _FEW_VALUES = 2  # looked for one by one; where more are asked for, all are look
 _FEW = 16  # where at most one message in so many is wanted, only what is around them is read
 _DISTANCE_LIMIT = 1 << 16
 _MOST_VALUES = (1 << 16) - 1  # of a column
+_BYTE_VALUES = 1 << 8  # as many have ordinals of one byte
 
 _ZERO, _ONE = b"0"[0], b"1"[0]
 _BITS: Final = [
     bytes(_ONE if byte >> bit & 1 else _ZERO for byte in range(256)) for bit in range(8)
 ]
-
-
-class _Ordinals(dict[bytes, int]):
-    """Values by when they were first seen; a dict, so that those of before are looked up in C."""
-
-    def __missing__(self, value: bytes) -> int:
-        self[value] = ordinal = len(self)
-        return ordinal
 
 
 class Column:
@@ -80,14 +74,12 @@ class Column:
     __slots__ = ("_ordinals", "counts", "num_records")
 
     def __init__(self, values: Sequence[Sequence[bytes]]) -> None:
-        known = _Ordinals()
-        self._ordinals: bytes | array[int]
-        try:
-            self._ordinals = bytes(map(known.__getitem__, chain.from_iterable(values)))
-        except ValueError:  # more than 256
-            self._ordinals = array("I", map(known.__getitem__, chain.from_iterable(values)))
-        self.num_records = len(self._ordinals)
-        self.counts = _counts(known, self._ordinals)
+        flat = list(chain.from_iterable(values))
+        self.num_records = len(flat)
+        self.counts: dict[bytes, int] = Counter(flat)
+        ordinals = dict(zip(self.counts, range(len(self.counts)), strict=True))
+        kind = bytes if len(ordinals) <= _BYTE_VALUES else partial(array, "I")
+        self._ordinals: bytes | array[int] = kind(map(ordinals.__getitem__, flat))
 
     @property
     def listed_size(self) -> int | None:
@@ -100,16 +92,6 @@ class Column:
         """The bits of the ordinals, the lowest ones first; there are at most 65,536 values."""
         bits = (len(self.counts) - 1).bit_length()
         return _planes(self._ordinals, bits)
-
-
-def _counts(ordinals: dict[bytes, int], found: "bytes | array[int]") -> dict[bytes, int]:
-    if isinstance(found, bytes):
-        count = found.count
-        return {value: count(ordinal) for value, ordinal in ordinals.items()}
-    numbers = [0] * len(ordinals)
-    for ordinal in found:
-        numbers[ordinal] += 1
-    return dict(zip(ordinals, numbers, strict=True))
 
 
 def _planes(found: "bytes | array[int]", bits: int) -> list[bytes]:
@@ -136,18 +118,17 @@ class PlacedColumn(NamedTuple):
     column: Column
 
 
-def encode(
-    placed: Sequence[PlacedColumn], data: bytes, num_records: int, blocks_before: int
-) -> bytes:
+def encode(placed: Sequence[PlacedColumn], ends: Sequence[int] | None, blocks_before: int) -> bytes:
     """The section of a chunk, as blocks of its trailer.
 
     Args:
         placed: its columns.
-        data: the chunk's messages.
-        num_records: how many they are.
+        ends: where each of the chunk's messages ends in its data; None where that is not known.
         blocks_before: bytes of blocks between the section and those of the filter values.
     """
-    distances = _distances(data, num_records)
+    if ends is not None and len(ends) != placed[0].column.num_records:
+        ends = None
+    distances = None if ends is None else _distances(ends)
     parts = [_HEAD.pack(_VERSION, _HAS_POSITIONS if distances is not None else 0, len(placed))]
     for is_marked, position, column in placed:
         kind = _MARKED if is_marked else _PLAIN
@@ -164,11 +145,8 @@ def _blocks(section: bytes) -> Iterator[bytes]:
         yield bytes((COLUMNS, len(piece) - 8)) + piece
 
 
-def _distances(data: bytes, num_records: int) -> list[int] | None:
-    """How far it is from each 32nd message to the next; None where that is not known or too far."""
-    ends = simple_ends(data)
-    if ends is None or len(ends) != num_records:
-        return None
+def _distances(ends: Sequence[int]) -> list[int] | None:
+    """How far it is from each 32nd message to the next; None where that is too far."""
     begins = [0, *ends[POSITION_STEP - 1 : -1 : POSITION_STEP]]
     found = [b - a for a, b in pairwise(begins)]
     return found if all(distance < _DISTANCE_LIMIT for distance in found) else None

@@ -25,6 +25,7 @@ class Entries(NamedTuple):
         marks: those of the stream's further filter properties, see `property_keys`.
         property_keys: for each mark the keys of the entries; of a sub-batch how many of its
             messages have which.
+        ends: where each message ends in the data; None where that is not known, or none needed it.
     """
 
     publishing_ids: bytes
@@ -34,6 +35,7 @@ class Entries(NamedTuple):
     filter_values: Sequence[bytes] | Counter[bytes] | None
     marks: tuple[bytes, ...] = ()
     property_keys: tuple[Sequence[bytes], ...] | Counter[bytes] = ()
+    ends: Sequence[int] | None = None
 
 
 def has_filter_values(entries: Entries) -> bool:

@@ -8,21 +8,20 @@ Source: rabbitmq/osiris, src/osiris_bloom.erl, for filter values. The promise is
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import add
 from typing import NamedTuple
 
-from segments.amqp10_codes import LIST_8, MAP_8, SHORT_DESCRIPTOR, Section
-from segments.codec import simple_bodies, walk_entries
+from segments.codec import simple_bodies, simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
 from segments.property_keys import PREFIX, key_of, mark_of, plain_key
 from segments.selector import RowReader, filter_value_of, filter_value_reader, parse_property
-from segments.selector.fields import SIMPLE_HEAD
+from segments.selector.fields import value_at
+from segments.selector.map_patterns import MapPatterns
 from segments.selector.nodes import PropertySection
-from segments.selector.values import Value
 from streamd.operations.argument_kinds import Value as Argument
 from streamd.operations.arguments import (
     FILTER_CONTRACT,
@@ -37,13 +36,6 @@ VALUE_BYTES = 128  # counted for each besides its own
 _REMEMBERED_BYTES = 64  # of a value
 _REMEMBERED_VALUES = 4096  # of a property; then all of it are forgotten
 _REMEMBERED_PROPERTIES = 16
-# Messages of one kind have the same application properties, most of all where they are few. Where
-# hardly any were seen before, it is tried again after a while.
-_REMEMBERED_SECTION = 128  # bytes of them
-_REMEMBERED_SECTIONS = 4096  # of streams with the same filter properties; then all are forgotten
-_REMEMBERED_NAMES = 8
-_FEW = 3 * _REMEMBERED_SECTIONS  # messages with so many new ones: not worth it
-_WITHOUT = 20 * _FEW  # messages that are read without it then
 
 
 class Checked(NamedTuple):
@@ -168,9 +160,9 @@ class _Properties:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.marks = tuple(map(mark_of, names[1:]))
-        self._names = tuple(names)
         properties = list(map(parse_property, names))
-        self._in_map = all(prop.section is PropertySection.APPLICATION for prop in properties)
+        in_map = all(prop.section is PropertySection.APPLICATION for prop in properties)
+        self._patterns = MapPatterns(names) if in_map else None
         self._read = RowReader(properties).read
         self._readers = list(map(filter_value_reader, properties))
         # The value of the first is a filter value, those of the others become keys.
@@ -182,97 +174,56 @@ class _Properties:
             row = self._read(raw)
         except FormatError:
             # Damaged behind some of them, perhaps: a selector that names one finds its value.
-            return tuple(
-                [head + read(raw) for head, read in zip(self._heads, self._readers, strict=True)]
-            )
-        return tuple([_known(head)[value] for head, value in zip(self._heads, row, strict=True)])
+            values = [read(raw) for read in self._readers]
+        else:
+            values = list(map(filter_value_of, row))
+        return tuple(map(add, self._heads, values))
 
     def taken(self, entries: Entries) -> tuple[Sequence[bytes], Entries]:
         """The filter values of messages, and the messages with their keys."""
-        own, *keys = self._columns(messages_of(entries.data))
+        own, *keys = self._columns(entries)
         return own, entries._replace(marks=self.marks, property_keys=tuple(keys))
 
-    def _columns(self, bodies: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    def _columns(self, entries: Entries) -> Sequence[Sequence[bytes]]:
         """The same: what stands first in `of` for each message, what stands second, and so on."""
-        if self._in_map:
-            sections = _sections(self._names)
-            if sections.is_worth_it(len(bodies)):
-                with suppress(IndexError):  # a message that is cut off
-                    other = partial(self._behind_others, sections)
-                    known = [
-                        sections[raw[4 : 5 + raw[4]]] if raw[:4] == SIMPLE_HEAD else other(raw)
-                        for raw in bodies
-                    ]
-                    return zip(*known, strict=True)
+        data = entries.data
+        ends = entries.ends
+        if ends is None and self._patterns is not None:
+            ends = simple_ends(data)
+        if ends is None:
+            return self._read_each(messages_of(data))
+        assert self._patterns is not None  # noqa: S101 - or there were no ends
+        found, unread = self._patterns.read(data, ends)
+        if len(unread) == len(ends):
+            return self._read_each(messages_of(data))
+        try:
+            columns = [
+                list(map(_known(head).__getitem__, column))
+                for head, column in zip(self._heads, found, strict=True)
+            ]
+        except FormatError:
+            return self._read_each(messages_of(data))
+        if unread:
+            begins = (0, *ends)
+            others = self._read_each([data[begins[n] + 4 : ends[n]] for n in unread])
+            for column, values in zip(columns, others, strict=True):
+                for number, value in zip(unread, values, strict=True):
+                    column[number] = value
+        return columns
+
+    def _read_each(self, bodies: Sequence[bytes]) -> Sequence[Sequence[bytes]]:
         try:
             rows = list(map(self._read, bodies))
         except FormatError:
-            return zip(*map(self.of, bodies), strict=True)
-        return (
-            list(map(_known(head).__getitem__, column))
+            return list(zip(*map(self.of, bodies), strict=True))
+        return [
+            [head + filter_value_of(value) for value in column]
             for head, column in zip(self._heads, zip(*rows, strict=True), strict=True)
-        )
-
-    def _behind_others(self, sections: "_Sections", raw: bytes) -> tuple[bytes, ...]:
-        """The same as `of`, for a message that begins with short sections before the properties."""
-        at, head = 0, raw[:4]
-        while head in _BEFORE:
-            at += 5 + raw[at + 4]
-            head = raw[at : at + 4]
-        if head != SIMPLE_HEAD:
-            return self.of(raw)
-        return sections[raw[at + 4 : at + 5 + raw[at + 4]]]
+        ]
 
 
-# How sections begin that may stand before application properties: as short lists and maps.
-_BEFORE = frozenset(
-    SHORT_DESCRIPTOR + bytes((section, code))
-    for section in range(Section.HEADER, Section.APPLICATION_PROPERTIES)
-    for code in (LIST_8, MAP_8)
-)
-
-
-class _Sections(dict[bytes, tuple[bytes, ...]]):
-    """What `_Properties.of` gives for messages with a short map of application properties.
-
-    By what follows the four bytes that such a section begins with, to the end of the map. What
-    stands before that section does not count, nor what stands behind it.
-    """
-
-    def __init__(self, of: Callable[[bytes], tuple[bytes, ...]]) -> None:
-        super().__init__()
-        self._of = of
-        self._messages = self._new = 0  # lately; and how many of them were not known
-        self._left = 0  # messages that are read without it
-
-    def is_worth_it(self, messages: int) -> bool:
-        """Whether to look for some messages here."""
-        if self._left > 0:
-            self._left -= messages
-            return False
-        self._messages += messages
-        return True
-
-    def __missing__(self, section: bytes) -> tuple[bytes, ...]:
-        self._new += 1
-        if self._new >= _REMEMBERED_SECTIONS:
-            self._left = _WITHOUT if self._messages < _FEW else 0
-            self._messages = self._new = 0
-        found = self._of(SIMPLE_HEAD + section)
-        if len(section) <= _REMEMBERED_SECTION:
-            if len(self) >= _REMEMBERED_SECTIONS:
-                self.clear()
-            self[section] = found
-        return found
-
-
-@lru_cache(maxsize=_REMEMBERED_NAMES)
-def _sections(names: tuple[str, ...]) -> _Sections:
-    return _Sections(_Properties(names).of)
-
-
-class _Known(dict[Value, bytes]):
-    """What a property's values become; a dict, so that values of before are looked up in C.
+class _Known(dict[bytes, bytes]):
+    """What encoded values of a property become; a dict, so that those of before are looked up in C.
 
     Args:
         head: what stands before each.
@@ -282,13 +233,17 @@ class _Known(dict[Value, bytes]):
         super().__init__()
         self._head = head
 
-    def __missing__(self, value: Value) -> bytes:
-        found = filter_value_of(value)
-        made = self._head + found
-        if value is None or 0 < len(found) <= _REMEMBERED_BYTES:
+    def __missing__(self, encoded: bytes) -> bytes:
+        """What it becomes; that of an empty one is what messages without a value have.
+
+        Raises:
+            FormatError: it is not sound.
+        """
+        made = self._head + filter_value_of(value_at(encoded, 0) if encoded else None)
+        if len(encoded) <= _REMEMBERED_BYTES:
             if len(self) >= _REMEMBERED_VALUES:
                 self.clear()
-            self[value] = made
+            self[encoded] = made
         return made
 
 

@@ -20,7 +20,6 @@ from segments.selector.selector import parse_sql, parse_tags
 from streamd.broker.declared.filter_contract import (
     MAX_VALUES_BYTES,
     FilterContract,
-    _Sections,
     contract_of,
 )
 from streamd.broker.streams.waiters import Waiters
@@ -262,32 +261,6 @@ def test_properties_that_were_seen_before_say_the_same(raws: list[bytes]) -> Non
         assert list(map(list, checked.property_keys)) == [
             [key_of(name, value) for value in values] for name, values in (("q", q), ("TAGS", tags))
         ]
-
-
-def test_what_was_seen_is_remembered_only_where_that_pays() -> None:
-    read: list[bytes] = []
-
-    def of(raw: bytes) -> tuple[bytes, ...]:
-        read.append(raw)
-        return (raw,)
-
-    sections = _Sections(of)
-    assert sections[b"a"] == sections[b"a"] == (read[0],)
-    assert len(read) == 1
-    long = b"x" * 200
-    assert sections[long] == sections[long]
-    assert len(read) == 3  # it is not kept
-    for number in range(10_000):
-        if sections.is_worth_it(1):
-            assert sections[b"%d" % number] == (read[-1],)
-    assert len(sections) <= 4096
-    assert len(read) < 5_000  # they are all different, so it has given up
-    assert not sections.is_worth_it(1_000_000)
-    assert sections.is_worth_it(1)  # for a while
-    for number in range(20_000):
-        if sections.is_worth_it(5):
-            assert sections[b"%d" % number]
-    assert sections.is_worth_it(1)  # most were known
 
 
 # p = 'a', and then a text that is not UTF-8 as q.

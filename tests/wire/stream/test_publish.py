@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments.codec import walk_entries
+from segments.codec import simple_ends, walk_entries
 from segments.entries import Entries
 from streamd.wire.stream import RemoteProtocolError, codec, commands as c, publish
 from streamd.wire.stream.fields import PublishFault
@@ -84,6 +84,70 @@ def test_the_fast_way_is_taken() -> None:
     messages = [Outgoing(n, b"x" * 100, b"v%02d" % n) for n in range(50)]
     assert publish._uniform(publish.encode_entries(messages), 50) is not None
     assert publish._uniform_filtered(publish.encode_filtered_entries(messages), 50) is not None
+
+
+@settings(max_examples=200)
+@given(st.lists(FILTERED, min_size=1, max_size=3), FILTERED, st.booleans(), st.data())
+def test_sizes_that_came_before(
+    before: list[list[Outgoing]], messages: list[Outgoing], filtered: bool, data: st.DataObject
+) -> None:
+    """What is known of frames before makes no difference, also to a frame that is damaged."""
+    encode = publish.encode_filtered_entries if filtered else publish.encode_entries
+    decode = publish.decode_filtered_entries if filtered else publish.decode_entries
+    sizes = publish.KnownSizes(filtered=filtered)
+    for some in [*before, messages] if data.draw(st.booleans()) else before:
+        decode(encode(some), len(some), sizes)
+    raw, count = encode(messages), len(messages)
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw)))] + data.draw(st.binary(max_size=3))
+        count = data.draw(st.integers(0, 14))
+    try:
+        expected = decode(raw, count)
+    except RemoteProtocolError:
+        with pytest.raises(RemoteProtocolError):
+            decode(raw, count, sizes)
+        return
+    found = decode(raw, count, sizes)
+    for group in found.groups:
+        assert group.ends is None or group.ends == simple_ends(group.data)
+    assert as_lists(found) == as_lists(expected)
+
+
+def as_lists(decoded: Decoded) -> Decoded:
+    return decoded._replace(
+        groups=[
+            group._replace(
+                ends=None, filter_values=group.filter_values and list(group.filter_values)
+            )
+            for group in decoded.groups
+        ]
+    )
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_known_sizes_are_used(filtered: bool) -> None:
+    encode = publish.encode_filtered_entries if filtered else publish.encode_entries
+    decode = publish.decode_filtered_entries if filtered else publish.decode_entries
+    values = (None, b"", b"a", b"bcd")
+    frames = [
+        [Outgoing(n, b"x" * (n % 7), values[n % 4]) for n in range(m, m + 30)] for m in (0, 9)
+    ]
+    sizes = publish.KnownSizes(filtered=filtered)
+    assert sizes.decode(encode(frames[0]), 30) is None
+    decode(encode(frames[0]), 30, sizes)
+    found = sizes.decode(encode(frames[1]), 30)
+    assert found is not None
+    assert as_lists(found) == as_lists(decode(encode(frames[1]), 30))
+    assert sizes.decode(encode([*frames[1], Outgoing(1, b"x" * 50)]), 31) is None
+
+
+def test_many_sizes_are_not_known() -> None:
+    sizes = publish.KnownSizes(filtered=True)
+    for n in range(1000):
+        some = [Outgoing(m, b"x" * (m % 100 + n)) for m in range(50 + n % 50)]
+        publish.decode_filtered_entries(publish.encode_filtered_entries(some), len(some), sizes)
+        assert len(sizes._messages) <= 64
+        assert len(sizes._values) <= 64
 
 
 @settings(max_examples=120)
