@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Sequence
 from itertools import repeat
+from threading import Lock
 from typing import NamedTuple, TypeAlias, cast
 
 from segments import amqp10_codes as codes
@@ -62,7 +63,8 @@ class MapPatterns:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = [name.encode() for name in names]
-        self._layouts: list[_Layout] = []
+        self._layouts: tuple[_Layout, ...] = ()  # replaced as a whole: threads may read meanwhile
+        self._learning = Lock()
         self._pace = Pace()
 
     def read(self, data: bytes, ends: Sequence[int]) -> tuple[list[Sequence[bytes]], Sequence[int]]:
@@ -87,23 +89,28 @@ class MapPatterns:
             if columns:
                 unread = ()
             else:
-                columns, unread = self._read_apart(data, begins, ends, found)
+                columns, unread = self._read_apart(layouts, data, ends, found)
         advice = self._pace.advice(count - len(unread), len(unread))
         if advice is Advice.FORGET:
-            layouts.clear()
+            self._layouts = ()
         elif advice is Advice.LEARN:
             some = random.sample(unread, min(len(unread), _LEARNED_FROM))
             self._learn([data[begins[n] : ends[n]] for n in some])
         return columns, unread
 
     def _read_apart(
-        self, data: bytes, begins: Sequence[int], ends: Sequence[int], found: list[_Match | None]
+        self,
+        layouts: Sequence["_Layout"],
+        data: bytes,
+        ends: Sequence[int],
+        found: list[_Match | None],
     ) -> tuple[list[Sequence[bytes]], Sequence[int]]:
         """The same for messages not all of which look alike; `found` is what the first finds."""
+        begins = [0, *ends]
         columns = [[b""] * len(ends) for _ in self._names]
         unread: Sequence[int] = range(len(ends))
-        for layout in self._layouts:
-            if layout is not self._layouts[0]:
+        for layout in layouts:
+            if layout is not layouts[0]:
                 found = layout.matches(data, [begins[n] for n in unread], [ends[n] for n in unread])
             left = []
             for at, match in zip(unread, found, strict=True):
@@ -119,26 +126,32 @@ class MapPatterns:
         return [*columns], unread
 
     def _learn(self, messages: Sequence[bytes]) -> None:
-        changed: list[_Layout] = []
-        for message in messages:
-            try:
-                seen = _Seen(message)
-                layout = self._like(seen)
-            except (_UnusualError, IndexError):
-                continue
-            if layout.add(seen) and layout not in changed:
-                changed.append(layout)
-        for layout in changed:
-            layout.compile()
+        if not self._learning.acquire(blocking=False):
+            return
+        try:
+            layouts, changed = [*self._layouts], dict[_Layout, None]()
+            for message in messages:
+                try:
+                    seen = _Seen(message)
+                    layout = self._like(seen, layouts)
+                except (_UnusualError, IndexError):
+                    continue
+                if layout.add(seen):
+                    changed[layout] = None
+            for layout in changed:
+                layout.compile()
+            self._layouts = tuple(layouts)
+        finally:
+            self._learning.release()
 
-    def _like(self, seen: "_Seen") -> "_Layout":
-        for layout in self._layouts:
+    def _like(self, seen: "_Seen", layouts: list["_Layout"]) -> "_Layout":
+        for layout in layouts:
             if layout.literals == seen.literals:
                 return layout
         layout = _Layout(seen, self._names)
-        if len(self._layouts) == _MAX_LAYOUTS:
-            self._layouts.pop()
-        self._layouts.append(layout)
+        if len(layouts) == _MAX_LAYOUTS:
+            layouts.pop()
+        layouts.append(layout)
         return layout
 
 

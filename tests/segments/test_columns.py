@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
+from itertools import accumulate
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
@@ -52,6 +53,24 @@ def build(
     if publisher:
         builder.set_sequence(publisher, 5)
     return builder.encode(chunk_id=0, timestamp_ms=0, epoch=1, policy=LogPolicy())
+
+
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=200), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_ends_that_are_told_are_those_that_are_found(sizes: list[int], frame: int) -> None:
+    """The same bytes, whether all, some or none of the frames say where their messages end."""
+    made = []
+    for known in (lambda _: True, lambda n: n % 2, lambda _: False):
+        builder = ChunkBuilder()
+        for number, at in enumerate(range(0, len(sizes), frame)):
+            part = sizes[at : at + frame]
+            data = b"".join(entry(b"x" * size) for size in part)
+            values = [b"%d" % (size % 3) for size in part]
+            ends = list(accumulate(size + 4 for size in part)) if known(number) else None
+            builder.add(data, len(part), len(part), values, ends=ends)
+        policy = LogPolicy()
+        made.append(builder.encode(chunk_id=0, timestamp_ms=0, epoch=1, policy=policy).parts)
+    assert made[0] == made[1] == made[2]
 
 
 def columns_of(chunk: EncodedChunk) -> Columns | None:

@@ -36,6 +36,7 @@ VALUE_BYTES = 128  # counted for each besides its own
 _REMEMBERED_BYTES = 64  # of a value
 _REMEMBERED_VALUES = 4096  # of a property; then all of it are forgotten
 _REMEMBERED_PROPERTIES = 16
+_MANY = 4  # messages that are faster read together
 
 
 class Checked(NamedTuple):
@@ -130,6 +131,8 @@ class FilterContract:
         self, entries: Entries, values: Sequence[bytes] | None, own: Sequence[bytes]
     ) -> Checked:
         given = [b""] * len(own) if values is None else values
+        if given == own:
+            return Checked(self._stored(entries))
         kept = [
             n for n, (theirs, ours) in enumerate(zip(given, own, strict=True)) if theirs == ours
         ]
@@ -143,7 +146,7 @@ class FilterContract:
         values = entries.filter_values
         if not self.further or values is None:
             return entries
-        if not any(value.startswith(PREFIX) for value in set(values)):
+        if PREFIX not in b"".join(values) or not any(it.startswith(PREFIX) for it in values):
             return entries
         if isinstance(values, Counter):
             counts = {plain_key(value): count for value, count in values.items()}
@@ -186,14 +189,12 @@ class _Properties:
 
     def _columns(self, entries: Entries) -> Sequence[Sequence[bytes]]:
         """The same: what stands first in `of` for each message, what stands second, and so on."""
-        data = entries.data
-        ends = entries.ends
-        if ends is None and self._patterns is not None:
-            ends = simple_ends(data)
-        if ends is None:
+        data, patterns, ends = entries.data, self._patterns, None
+        if patterns is not None and entries.num_entries >= _MANY:
+            ends = entries.ends or simple_ends(data)
+        if patterns is None or ends is None:
             return self._read_each(messages_of(data))
-        assert self._patterns is not None  # noqa: S101 - or there were no ends
-        found, unread = self._patterns.read(data, ends)
+        found, unread = patterns.read(data, ends)
         if len(unread) == len(ends):
             return self._read_each(messages_of(data))
         try:

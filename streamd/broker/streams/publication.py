@@ -10,6 +10,7 @@ from streamd.config import PUBLICATION_BYTES
 from streamd.operations.errors import Reason
 
 _SHORT_VALUE_BYTES = 64  # counted for the filter value of a message: longer ones are in the frame
+_END_BYTES = 40  # the same for where it ends
 
 
 class Publisher(Protocol):
@@ -70,6 +71,8 @@ def queued_size(entries: Entries) -> int:
         size += _unpacked_size(values)
     elif values is not None:
         size += _SHORT_VALUE_BYTES * len(values)
+    if entries.ends is not None:
+        size += _END_BYTES * len(entries.ends)
     if entries.marks:
         keys = entries.property_keys
         if isinstance(keys, Counter):
