@@ -17,10 +17,10 @@ from segments.codec import simple_bodies, simple_ends, walk_entries
 from segments.compression import entry_bodies
 from segments.entries import ID_SIZE, Entries, pick
 from segments.errors import FormatError
+from segments.map_patterns import MapPatterns
 from segments.property_keys import PREFIX, key_of, mark_of, plain_key
 from segments.selector import RowReader, filter_value_of, filter_value_reader, parse_property
 from segments.selector.fields import value_at
-from segments.selector.map_patterns import MapPatterns
 from segments.selector.nodes import PropertySection
 from streamd.operations.argument_kinds import Value as Argument
 from streamd.operations.arguments import (

@@ -6,10 +6,10 @@ from hypothesis import given, settings, strategies as st
 from segments.amqp10 import encode_list, encode_map, encode_text, encode_value
 from segments.codec import simple_ends
 from segments.errors import FormatError
+from segments.map_patterns import MapPatterns
 from segments.message import Message, Properties
 from segments.selector import RowReader, parse_property
 from segments.selector.fields import value_at
-from segments.selector.map_patterns import MapPatterns
 from segments.selector.values import Value
 from tests.segments.selector.strategies import messages as few_messages
 from tests.segments.test_message_template import messages as odd_messages
@@ -90,10 +90,13 @@ BEHIND = [
     ).encode()
     for n in range(9)
 ]
+SAME = [of_map([("a", f"v{n}"), ("q", True), ("p", n)]) for n in range(1, 9)]
 WITHOUT = [of_map([("q", "x" * n)]) for n in range(9)]
 
 
-@pytest.mark.parametrize("raws", [USUAL, LONG, BEHIND, WITHOUT, USUAL + LONG + BEHIND + WITHOUT])
+@pytest.mark.parametrize(
+    "raws", [USUAL, SAME, LONG, BEHIND, WITHOUT, USUAL + LONG + BEHIND + WITHOUT]
+)
 def test_the_fast_way_is_taken(raws: list[bytes]) -> None:
     patterns = Patterns()
     assert not any(patterns.read(raws))
@@ -131,6 +134,16 @@ def test_a_message_that_ends_in_the_next_one() -> None:
     assert patterns.read([raw])[0] is not None
     cut = len(raw) - len(BODY) - 4
     assert patterns.read([raw[:cut], raw])[0] is None
+
+
+@pytest.mark.parametrize("raws", [SAME, USUAL])
+def test_a_map_whose_size_is_wrong_is_left_to_the_reader(raws: list[bytes]) -> None:
+    patterns = Patterns()
+    for _ in range(3):
+        patterns.read(raws)
+    assert raws[3][3:4] == b"\xc1"
+    wrong = raws[3][:4] + bytes((raws[3][4] - 1,)) + raws[3][5:]
+    assert patterns.read([raws[3], wrong, raws[3]])[1] is None
 
 
 def test_what_is_known_is_bounded() -> None:

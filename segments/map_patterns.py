@@ -6,7 +6,7 @@ message in one step, whatever its values are, and is made of messages that came 
 length of each value stands before it, there is no message that two alternatives fit: an expression
 takes no longer than the properties are long.
 
-What fits no expression is left to `RowReader`, which defines the right answer.
+What fits no expression is left to `selector.RowReader`, which defines the right answer.
 """
 
 import random
@@ -242,8 +242,8 @@ class _Layout:
         self._size_width = codes.MAPS[seen.map_code]
         places = {name: place for place, name in enumerate(seen.names) if name in names}
         self._wanted = frozenset(place + self._first for place in places.values())
-        order = {name: 2 + number for number, name in enumerate(places)}  # of the groups
-        self._groups = [order.get(name, 0) for name in names]
+        order = {name: number for number, name in enumerate(places)}
+        self._groups = [order.get(name) for name in names]
         self._match = re.compile(b"(?!)").match
 
     def add(self, seen: _Seen) -> bool:
@@ -260,17 +260,28 @@ class _Layout:
     def compile(self) -> None:
         """Make the expression of what was noted."""
         parts = [b"(?s)" + b"." * _LENGTH_BYTES]
+        size = self._only_size()
         values = enumerate(self._kinds)
         for number, literal in enumerate(self.literals):
             parts.append(re.escape(literal))
             if number == self._first:  # the size of the map, which counts all behind it
-                parts.append(b"(%b)(" % (b"." * self._size_width))
+                whole = b"(%b)(" % (b"." * self._size_width)
+                parts.append(whole if size is None else re.escape(size))
                 continue
             place, kinds = next(values)
             head = b"(" if place in self._wanted else b"(?:"
             parts.append(head + b"|".join(kind.pattern for kind in kinds) + b")")
-        parts.append(b")")
+        parts.append(b"" if size else b")")
         self._match = re.compile(b"".join(parts)).match
+
+    def _only_size(self) -> bytes | None:
+        """The size of the map, where all values known of a property are of one length."""
+        values = self._kinds[self._first :]
+        lengths = [{len(kind.head) + kind.rest for kind in kinds} for kinds in values]
+        if any(len(some) > 1 for some in lengths):
+            return None
+        behind = sum(map(len, self.literals[self._first + 1 :]))
+        return self._sizes.get(behind + sum(length for some in lengths for length in some))
 
     def matches(
         self, data: bytes, begins: Sequence[int], ends: Sequence[int]
@@ -283,14 +294,18 @@ class _Layout:
         if None in found:
             return []
         rows = map(_GROUPS, cast("Sequence[_Match]", found))
-        sizes, contents, *_ = groups = list(zip(*rows, strict=True))
-        if [*sizes] != list(map(self._sizes.get, map(len, contents))):
-            return []
-        return [groups[n] if n else (b"",) * len(found) for n in self._groups]
+        groups = list(zip(*rows, strict=True))
+        if len(groups) > len(self._wanted):  # before the values, the size of the map and the map
+            sizes, contents, *groups = groups
+            if [*sizes] != list(map(self._sizes.get, map(len, contents))):
+                return []
+        return [(b"",) * len(found) if n is None else groups[n] for n in self._groups]
 
     def row(self, match: _Match) -> list[bytes] | None:
         """The values of one message."""
-        groups = match.groups()
-        if groups[0] != self._sizes.get(len(groups[1])):
-            return None
-        return [groups[n] if n else b"" for n in self._groups]
+        groups = [*match.groups()]
+        if len(groups) > len(self._wanted):
+            size, content, *groups = groups
+            if size != self._sizes.get(len(content)):
+                return None
+        return [b"" if n is None else groups[n] for n in self._groups]
