@@ -26,7 +26,6 @@ from streamd.operations.names import as_sent
 from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.publish import (
-    Decoded,
     KnownSizes,
     decode_entries,
     decode_filtered_entries,
@@ -145,7 +144,8 @@ class Publishers:
         publisher, stream = found
         if stream.contract is None or not _looks_long(command):
             return self._store_all(publisher, stream, command)
-        decoded = self._decode(command)
+        kind = type(command)
+        decoded = _DECODE[kind](command.entries, command.num_entries, self._sizes[kind])
         publisher.received(command.num_entries)
         for entries in decoded.groups:
             if entries.data[0] & SUB_BATCH_BIT:
@@ -205,7 +205,8 @@ class Publishers:
         self, publisher: StreamPublisher, stream: Stream, command: c.Publish | c.PublishFiltered
     ) -> bool:
         """Give messages to their stream at once; whether no sub-batch among them was bad."""
-        decoded = self._decode(command)
+        kind = type(command)
+        decoded = _DECODE[kind](command.entries, command.num_entries, self._sizes[kind])
         publisher.received(command.num_entries)
         contract = stream.contract
         for entries in decoded.groups:
@@ -214,10 +215,6 @@ class Publishers:
         if decoded.refused_ids:
             publisher.refuse(decoded.refused_ids, Reason.PRECONDITION_FAILED)
         return not decoded.refused_ids
-
-    def _decode(self, command: c.Publish | c.PublishFiltered) -> Decoded:
-        kind = type(command)
-        return _DECODE[kind](command.entries, command.num_entries, self._sizes[kind])
 
     def _give(
         self, publisher: StreamPublisher, stream: Stream, entries: Entries, checked: Checked
