@@ -203,6 +203,8 @@ class IndexRecord(NamedTuple):
 
 _INDEX_RECORD = struct.Struct(">QqQIB")
 INDEX_RECORD_SIZE = _INDEX_RECORD.size
+# One field of a record alone, as long as the record.
+INDEX_FIELDS = {"chunk_id": struct.Struct(">Q21x"), "position": struct.Struct(">24xIx")}
 
 
 def encode_index_record(record: IndexRecord) -> bytes:

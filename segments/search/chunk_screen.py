@@ -1,19 +1,26 @@
-"""Which chunks can hold a wanted message, by the filter values that the stream promises."""
+"""Which chunks can hold a wanted message, and which of their messages can be one.
 
-from collections.abc import Sequence
+Both are told by the filter values that the stream promises.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import and_
 
 from segments.bloom import ChunkMatcher
+from segments.columns import Columns
 from segments.filter_index import Index, chunks_at_once, matching
 from segments.format_constants import MMH3_SCHEME
 from segments.keys.forms import KEYS, TEXT, forms_of_key
 from segments.pushed_down import matcher_of
+from segments.row_screen import RowScreen
 from segments.search.request import SearchRequest
 from segments.selector import parse_property
 from segments.selector.pushdown import MAX_VALUES, is_spelled
 
 
 class ChunkTest:
-    """Rules chunks out by their filters.
+    """Rules chunks out by their filters, and messages by the columns of their chunks.
 
     Attributes:
         is_empty: no message of the stream can be wanted.
@@ -22,6 +29,7 @@ class ChunkTest:
     def __init__(self, request: SearchRequest) -> None:
         self.is_empty = False
         self.matchers: list[ChunkMatcher] = []
+        self._rows: list[Callable[[Columns], int | None]] = []
         names = request.filter_properties
         if not names:
             return
@@ -31,6 +39,9 @@ class ChunkTest:
             matcher = matcher_of(asked)
             if matcher is not None:
                 self.matchers.append(matcher)
+            screen = RowScreen(request.selector, names, is_strict=request.is_strict)
+            if screen.is_useful:
+                self._rows.append(screen.rows)
         # With very many values each chunk takes longer to be asked than to be searched.
         if 0 < len(request.filter_values) <= MAX_VALUES:
             # A number has its text as a filter value where the publisher gave it, else none.
@@ -48,6 +59,17 @@ class ChunkTest:
 
     def _add(self, values: frozenset[bytes], *, match_unfiltered: bool) -> None:
         self.matchers.append(ChunkMatcher(values, match_unfiltered=match_unfiltered))
+        self._rows.append(self.matchers[-1].rows)
+
+    @property
+    def has_rows(self) -> bool:
+        """Columns may rule messages out."""
+        return bool(self._rows)
+
+    def rows(self, columns: Columns) -> int | None:
+        """The messages of a chunk that may be wanted, see `Columns.rows`; None for all."""
+        found = [rows for test in self._rows if (rows := test(columns)) is not None]
+        return reduce(and_, found) if found else None
 
     @property
     def values(self) -> frozenset[bytes] | None:

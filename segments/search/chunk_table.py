@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import overload
 
-from segments.codec import INDEX_RECORD_SIZE, IndexRecord, decode_index_record
+from segments.codec import INDEX_FIELDS, INDEX_RECORD_SIZE
 from segments.disk import Readable
 from segments.errors import FormatError
 from segments.index import record_position
@@ -31,20 +31,19 @@ class _Records:
         self._file = file
         self._blocks: dict[int, bytes] = {}
 
-    def record(self, number: int) -> IndexRecord:
-        """A record by its number.
+    def block(self, number: int) -> bytes:
+        """So many records at once, by the number of the block.
 
         Raises:
             FormatError: the file has been cut, or cannot be read there.
             StorageError: the system refused.
         """
-        block, place = divmod(number, _BLOCK)
-        found = self._blocks.get(block)
+        found = self._blocks.get(number)
         if found is None:
             if len(self._blocks) >= _MOST_BLOCKS:
                 self._blocks.clear()
-            found = self._blocks[block] = self._read(block * _BLOCK)
-        return decode_index_record(found, place * INDEX_RECORD_SIZE)
+            found = self._blocks[number] = self._read(number * _BLOCK)
+        return found
 
     def _read(self, first: int) -> bytes:
         count = min(_BLOCK, self.num_records - first)
@@ -59,7 +58,7 @@ class _Column(Sequence[int]):
 
     def __init__(self, records: _Records, field: str) -> None:
         self._records = records
-        self._place = IndexRecord._fields.index(field)
+        self._layout = INDEX_FIELDS[field]
 
     def __len__(self) -> int:
         return self._records.num_records
@@ -69,8 +68,22 @@ class _Column(Sequence[int]):
     @overload
     def __getitem__(self, number: slice) -> Sequence[int]: ...
     def __getitem__(self, number: int | slice) -> int | Sequence[int]:
-        assert isinstance(number, int)  # noqa: S101 - nobody here cuts pieces out
-        found: int = self._records.record(number)[self._place]
+        if isinstance(number, slice):
+            return self._some(*number.indices(len(self)))
+        block, place = divmod(number, _BLOCK)
+        found: int
+        (found,) = self._layout.unpack_from(self._records.block(block), place * INDEX_RECORD_SIZE)
+        return found
+
+    def _some(self, first: int, behind: int, _step: int) -> Sequence[int]:
+        found: list[int] = []
+        while first < behind:
+            block, place = divmod(first, _BLOCK)
+            number = min(_BLOCK - place, behind - first)
+            at = place * INDEX_RECORD_SIZE
+            raw = self._records.block(block)[at : at + number * INDEX_RECORD_SIZE]
+            found += [value for (value,) in self._layout.iter_unpack(raw)]
+            first += number
         return found
 
 
@@ -124,6 +137,12 @@ class ChunkTable:
     def next_offset(self, ordinal: int) -> int:
         """The offset behind a chunk, if there is no damage there."""
         return self.chunk_ids[ordinal + 1] if ordinal + 1 < self.num_chunks else self._next_offset
+
+    def bounds(self, span: range) -> tuple[Sequence[int], Sequence[int]]:
+        """Positions and offsets of chunks that follow each other, then where the last one ends."""
+        positions = self.positions[span.start : span.stop]
+        ids = self.chunk_ids[span.start : span.stop]
+        return [*positions, self.end(span[-1])], [*ids, self.next_offset(span[-1])]
 
     def holding(self, offset: int) -> int:
         """Number of the chunk with an offset, or of the one before it, 0 at least."""

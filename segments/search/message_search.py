@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from segments import codec, compression
 from segments.codec import ChunkHeader
+from segments.columns import Opened, open_rows
 from segments.errors import FormatError
 from segments.keys.extraction import KeyExtractor
 from segments.keys.table import NUMBER_BITS
@@ -14,6 +15,7 @@ from segments.search.message_matcher import MessageTest
 from segments.search.page import Steps
 from segments.search.progress import Progress
 from segments.search.request import SearchRequest
+from segments.search.span_reader import Rows
 from segments.selector import parse_property
 from segments.selector.message_slices import body_at, holding
 from segments.selector.selector import SCREEN_SHARE
@@ -47,7 +49,12 @@ class MessageSearch:
         self.names = MissingNames(named, None if selector is None else selector.node)
 
     def steps(
-        self, header: ChunkHeader, data: bytes, keys: int | None, numbers: Collection[int] | None
+        self,
+        header: ChunkHeader,
+        data: bytes,
+        keys: int | None,
+        numbers: Collection[int] | None,
+        rows: Rows | None,
     ) -> Steps:
         """Search the messages of a chunk.
 
@@ -56,29 +63,33 @@ class MessageSearch:
             data: its messages.
             keys: which it may have, see `Search._held`; None where any may be.
             numbers: of the messages that may have them; None where any may.
+            rows: the messages that may be wanted by its columns; None where any may.
 
         Raises:
             FormatError: it does not hold what its header says.
         """
+        opened = None if rows is None else _opened(rows, data)
+        if opened is not None:
+            yield from self._search_opened(header, opened)
+            return
         most = header.num_records  # that have to be found
         if numbers is not None:
             if max(numbers) < most:
                 most = max(numbers) + 1
             else:  # the index is of another chunk
                 numbers = None
-        first = max(self._progress.low, header.chunk_id) - header.chunk_id
-        last = min(self._progress.high, header.next_offset) - header.chunk_id
+        bounds = self._bounds(header)
         ends = codec.simple_ends(data) if numbers is None else codec.simple_ends(data, most)
         if ends is None:
-            yield from self._search_packed(header, data, range(first, last), numbers)
+            yield from self._search_packed(header, data, bounds, numbers)
             return
         if len(ends) < most or (numbers is None and len(ends) > most):
             raise FormatError("the chunk does not hold the messages that its header counts")
-        places = self._places(data, ends, range(first, last), keys, numbers)
-        self._progress.looked_at.messages_screened += last - first - len(places)
+        places = self._places(data, ends, bounds, keys, numbers)
+        self._progress.looked_at.messages_screened += len(bounds) - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
         if not self._progress.found:
-            seen = places if numbers is not None else range(first, last)
+            seen = places if numbers is not None else bounds
             self._look_for_names(body_at(data, ends, place) for place in seen)
 
     def _look_for_names(self, bodies: Iterable[bytes]) -> None:
@@ -88,6 +99,21 @@ class MessageSearch:
         """A message that is read for itself."""
         self._progress.may_look_into(len(raw))
         return raw
+
+    def _search_opened(self, header: ChunkHeader, opened: Opened) -> Steps:
+        """Search those messages of a chunk that may be wanted."""
+        bounds = self._bounds(header)
+        bodies = [body_at(opened.data, opened.ends, number) for number in range(len(opened.ends))]
+        found = {p: raw for p, raw in zip(opened.places, bodies, strict=True) if p in bounds}
+        self._progress.looked_at.messages_screened += len(bounds) - len(found)
+        yield from self._search_messages(header, [*found], found.__getitem__)
+        if not self._progress.found:
+            self._look_for_names(found.values())
+
+    def _bounds(self, header: ChunkHeader) -> range:
+        """The numbers of its messages that are left to be searched."""
+        first = max(self._progress.low, header.chunk_id) - header.chunk_id
+        return range(first, min(self._progress.high, header.next_offset) - header.chunk_id)
 
     def _places(
         self,
@@ -201,3 +227,15 @@ class MessageSearch:
 def _nth_behind(bodies: Sequence[bytes], before: int, place: int) -> bytes:
     """The message at a place, where so many are before the first of these."""
     return bodies[place - before]
+
+
+def _opened(rows: Rows, data: bytes) -> Opened | None:
+    """The messages that may be wanted; None where columns are wrong though checks are right."""
+
+    def read(size: int, position: int) -> bytes:
+        return data[position : position + size]
+
+    try:
+        return open_rows(rows.columns, rows.wanted, len(data), read)
+    except FormatError:
+        return None

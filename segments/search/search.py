@@ -426,7 +426,7 @@ class Search:
                     yield from self._bring(file, table, ahead[number:], held)
                     if self.progress.is_cut:
                         return
-                yield from self._search_span(segment, reader, span, held)
+                yield from self._search_span(reader, span, held)
             if self.progress.must_stop:
                 return
             self._pass_chunks(table, block)
@@ -565,12 +565,12 @@ class Search:
 
     # -- chunks
 
-    def _search_span(
-        self, segment: Segment, reader: SpanReader, span: range, held: Held | None
-    ) -> Steps:
-        test = self._chunk_test
-        matchers = test if test.matchers and segment.filters is None else None
-        for chunk in reader.read(span, matchers, is_backward=self._request.newest):
+    def _search_span(self, reader: SpanReader, span: range, held: Held | None) -> Steps:
+        # A key index tells which messages; what columns say would cost more than those.
+        chunks = reader.read(
+            span, self._chunk_test, asks_rows=held is None, is_backward=self._request.newest
+        )
+        for chunk in chunks:
             header = chunk.header
             if header.next_offset <= self.progress.low or header.chunk_id >= self.progress.high:
                 continue
@@ -589,7 +589,7 @@ class Search:
                     continue
                 self.looked_at.chunks_read += 1
                 try:
-                    yield from self._messages.steps(header, chunk.data, keys, numbers)
+                    yield from self._messages.steps(header, chunk.data, keys, numbers, chunk.rows)
                 except FormatError:  # it is damaged in itself
                     reader.lose(header)
             if self.progress.is_cut:
