@@ -47,7 +47,7 @@ class Client(Administration):
 
     def __init__(self, connection: ReconnectingConnection) -> None:
         super().__init__(connection)
-        self._searching = anyio.Lock()
+        self._searching = anyio.Lock(fast_acquire=True)  # asking yields
 
     @asynccontextmanager
     async def producer(

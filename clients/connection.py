@@ -73,7 +73,7 @@ class ClientConnection:
         self._stream = stream
         self._wire = WireConnection(Role.CLIENT, None)
         self.heartbeat = heartbeat
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)  # sending yields
         self._answers: dict[int, _Answer] = {}
         self._correlation_id = 0
         self._has_sent = self._has_heard = True

@@ -37,7 +37,8 @@ class MessageTest:
 
     def __init__(self, request: SearchRequest, now_ms: int) -> None:
         self._request = request
-        self._left = {key: forms_of_key(key) for key in request.keys}
+        self._forms = {key: forms_of_key(key) for key in request.keys}
+        self._left = dict(self._forms)
         self._prints: list[frozenset[int]] | None = None
         self._bits = {key: 1 << place for place, key in enumerate(request.keys)}
         self._properties = tuple(parse_property(name) for name in request.properties)
@@ -107,7 +108,7 @@ class MessageTest:
         """The prints of each key of the request; none of one that is not looked for any more."""
         if self._prints is None:
             names = self._request.properties
-            self._prints = [key_prints(names, forms_of_key(key)) for key in self._request.keys]
+            self._prints = [key_prints(names, forms) for forms in self._forms.values()]
         return [
             prints if key in self._left else frozenset()
             for key, prints in zip(self._bits, self._prints, strict=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from segments.errors import FormatError
 from segments.selector import nodes as n, tags
@@ -108,6 +109,7 @@ def parse_tags(text: str) -> Selector:
     return Selector(tags.parse(text), Dialect.UNION)
 
 
+@lru_cache(maxsize=256)
 def parse_property(name: str) -> n.Property:
     """A property that is named alone: an application property, or a field as properties.subject.
 

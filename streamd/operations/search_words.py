@@ -29,6 +29,7 @@ _MANY = frozenset(("key", "property", "filter"))
 _ONE = frozenset(
     ("from", "to", "by", "sql", "dialect", "tags", "offset", "order", "limit", "after", "latest")
 )
+_KNOWN = _MANY | _ONE
 _CHUNK_TIME, _CREATION_TIME = "chunk-time", "creation-time"
 _OLDEST, _NEWEST = "oldest", "newest"
 _MOST_WORDS = 1_000
@@ -116,8 +117,8 @@ def _check_properties(names: Iterable[str]) -> None:
 def _gathered(words: Words) -> dict[str, list[str]]:
     given: dict[str, list[str]] = {}
     for number, (name, value) in enumerate(words):
-        if name not in _MANY | _ONE:
-            known = ", ".join(sorted(_MANY | _ONE))
+        if name not in _KNOWN:
+            known = ", ".join(sorted(_KNOWN))
             raise wrong(f"{name[:40]!r} is no word of a search; those are {known}")
         if number >= _MOST_WORDS:
             raise wrong(f"there are more than {_MOST_WORDS:,} words in this search")
