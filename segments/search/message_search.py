@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from segments import codec, compression
 from segments.codec import ChunkHeader
-from segments.columns import Opened, open_rows
+from segments.columns import Opened, open_rows, places_of
 from segments.errors import FormatError
 from segments.keys.extraction import KeyExtractor
 from segments.keys.table import NUMBER_BITS
@@ -68,10 +68,12 @@ class MessageSearch:
         Raises:
             FormatError: it does not hold what its header says.
         """
-        opened = None if rows is None else _opened(rows, data)
-        if opened is not None:
-            yield from self._search_opened(header, opened)
-            return
+        if rows is not None and rows.wanted.bit_count() * SCREEN_SHARE <= header.num_records:
+            opened = _opened(rows, data)
+            if opened is not None:
+                yield from self._search_opened(header, opened)
+                return
+            rows = None
         most = header.num_records  # that have to be found
         if numbers is not None:
             if max(numbers) < most:
@@ -85,7 +87,7 @@ class MessageSearch:
             return
         if len(ends) < most or (numbers is None and len(ends) > most):
             raise FormatError("the chunk does not hold the messages that its header counts")
-        places = self._places(data, ends, bounds, keys, numbers)
+        places = self._places(data, ends, bounds, keys, numbers, rows)
         self._progress.looked_at.messages_screened += len(bounds) - len(places)
         yield from self._search_messages(header, places, partial(body_at, data, ends))
         if not self._progress.found:
@@ -122,6 +124,7 @@ class MessageSearch:
         bounds: range,
         keys: int | None,
         numbers: Collection[int] | None,
+        rows: Rows | None,
     ) -> Sequence[int]:
         """The numbers of the messages that are to be tested."""
         if numbers is not None:
@@ -131,9 +134,11 @@ class MessageSearch:
             keys = self._keys_in(data)
         screen = self._test.screen if keys is None else self._test.screen_of(keys)
         at = None if screen is None else screen.places(data, len(ends) // SCREEN_SHARE)
+        told = None if rows is None else places_of(rows.wanted, rows.columns.num_records)
         if at is None:
-            return bounds
-        return [place for place in holding(ends, at) if place in bounds]
+            return bounds if told is None else [place for place in told if place in bounds]
+        may = bounds if told is None else set(told).intersection(bounds)
+        return [place for place in holding(ends, at) if place in may]
 
     def _keys_in(self, data: bytes) -> int | None:
         """Which of many keys a chunk may have; None where that is not known."""

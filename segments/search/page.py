@@ -96,7 +96,7 @@ class LookedAt:
         chunks_read: looked into.
         chunks_damaged: not searched, because what they hold is not what was written.
         messages_lost: of those, as far as is known, and of damage known before.
-        messages_screened: ruled out by their bytes.
+        messages_screened: ruled out by columns, or by their bytes.
         messages_tested: one by one.
     """
 

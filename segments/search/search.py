@@ -11,8 +11,10 @@ removes meanwhile is gone. For each segment of the range:
     filter index   asked for filter values               likewise
     chunks         read, several at once; checked        a header that fits the index, data with
                    as below                              the CRC that the header says
+    columns        asked for filter values, where no     of chunks without them nothing is looked
+                   index tells the messages              into, of others those messages are opened
     byte screen    bytes that a match contains, where    messages without them are not decoded
-                   no index tells the messages
+                   these leave many messages
     messages       tested one by one                     what passes is found
 
 A chunk is read whole, also for one message, since one CRC covers all of its data: nothing is found

@@ -218,8 +218,7 @@ def _looked_at(counts: dict[str, int], *, has_keys: bool) -> Iterator[str]:
         f"key index, {counts['chunks_skipped_by_filter']:,} by filter"
     )
     yield (
-        f"messages: {counts['messages_tested']:,} tested, "
-        f"{counts['messages_screened']:,} ruled out by their bytes"
+        f"messages: {counts['messages_tested']:,} tested, {counts['messages_screened']:,} ruled out"
     )
 
 
