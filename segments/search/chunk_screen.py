@@ -18,6 +18,8 @@ from segments.search.request import SearchRequest
 from segments.selector import parse_property
 from segments.selector.pushdown import MAX_VALUES, is_spelled
 
+_MOST_ASKED = 1 << 16  # columns, times messages: 10 ms where each message has another value
+
 
 class ChunkTest:
     """Rules chunks out by their filters, and messages by the columns of their chunks.
@@ -30,6 +32,7 @@ class ChunkTest:
         self.is_empty = False
         self.matchers: list[ChunkMatcher] = []
         self._rows: list[Callable[[Columns], int | None]] = []
+        self._num_tests = 1  # what these ask of columns
         names = request.filter_properties
         if not names:
             return
@@ -42,11 +45,13 @@ class ChunkTest:
             screen = RowScreen(request.selector, names, is_strict=request.is_strict)
             if screen.is_useful:
                 self._rows.append(screen.rows)
+                self._num_tests = screen.num_tests
         # With very many values each chunk takes longer to be asked than to be searched.
         if 0 < len(request.filter_values) <= MAX_VALUES:
             # A number has its text as a filter value where the publisher gave it, else none.
             unfiltered = not request.is_strict or any(map(is_spelled, request.filter_values))
             self._add(frozenset(request.filter_values), match_unfiltered=unfiltered)
+            self._rows.append(self.matchers[-1].rows)
         if _is_key(request):
             forms = [form for key in request.keys for form in forms_of_key(key)]
             values = frozenset(form[1:] for form in forms if form.startswith(TEXT))
@@ -59,7 +64,6 @@ class ChunkTest:
 
     def _add(self, values: frozenset[bytes], *, match_unfiltered: bool) -> None:
         self.matchers.append(ChunkMatcher(values, match_unfiltered=match_unfiltered))
-        self._rows.append(self.matchers[-1].rows)
 
     @property
     def has_rows(self) -> bool:
@@ -67,7 +71,12 @@ class ChunkTest:
         return bool(self._rows)
 
     def rows(self, columns: Columns) -> int | None:
-        """The messages of a chunk that may be wanted, see `Columns.rows`; None for all."""
+        """The messages of a chunk that may be wanted, see `Columns.rows`; None for all.
+
+        What might take long, where each message has another value, is not asked.
+        """
+        if self._num_tests * columns.num_records > _MOST_ASKED:
+            return None
         found = [rows for test in self._rows if (rows := test(columns)) is not None]
         return reduce(and_, found) if found else None
 

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from segments import Log, LogPolicy
+from segments.codec import FILE_HEADER_SIZE
+from segments.columns import read_columns
 from segments.message import Message
 from segments.search import span_reader
+from segments.search.chunk_screen import ChunkTest
 from segments.search.page import FoundMessage, Limits
 from segments.search.request import SearchRequest
 from segments.search.search import Search, run
-from segments.segment import SEGMENT_SUFFIX
+from segments.segment import SEGMENT_SUFFIX, read_header
 from segments.selector import Dialect
 from segments.selector.selector import parse_sql
 from tests.broker.declared.test_several_properties import (
@@ -133,4 +136,28 @@ def test_what_is_looked_into() -> None:
     assert (seen.chunks_read, seen.chunks_skipped_by_filter) == (1, 3)
     assert (seen.messages_screened, seen.messages_tested) == (78, 2)
     assert 160_000 < seen.bytes_read < 200_000
+    log.close()
+
+
+@pytest.mark.parametrize("number", [1, 100])
+def test_columns_that_take_long_are_not_asked(number: int) -> None:
+    """Nobody knows how long before: as if each message had another value."""
+    raws = [Message(b"", application_properties={"p": f"{n}"}).encode() for n in range(700)]
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    checked = contract("p", {"stream-filter-derive": "true"})
+    assert checked is not None
+    builder = built(checked.check(entries_of(raws)).entries)
+    assert builder is not None
+    log.append([builder], START_MS)
+    text = " AND ".join(["p IN ('7', '500')"] * number)
+    asked = SearchRequest(selector=parse_sql(text), filter_properties=("p",), is_strict=True)
+    test = ChunkTest(asked)
+    file = log.segments.shown[0].acquire()
+    header = read_header(file, FILE_HEADER_SIZE, 0)
+    assert header is not None
+    columns = read_columns(file, FILE_HEADER_SIZE, header)
+    log.segments.shown[0].release()
+    assert columns is not None
+    assert (test.rows(columns) is None) is (number > 1)
+    assert [m.offset for m in found_in(log, asked)] == [7, 500]
     log.close()
