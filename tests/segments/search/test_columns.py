@@ -161,3 +161,22 @@ def test_columns_that_take_long_are_not_asked(number: int) -> None:
     assert (test.rows(columns) is None) is (number > 1)
     assert [m.offset for m in found_in(log, asked)] == [7, 500]
     log.close()
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_one_message_at_each_place(newest: bool) -> None:
+    log = Log.open("s", LogPolicy(), FaultyDisk())
+    checked = contract("p", {"stream-filter-derive": "true"})
+    assert checked is not None
+    for place in range(40):
+        values = ["x" if n == place else "y" for n in range(40)]
+        raws = [Message(b"", application_properties={"p": value}).encode() for value in values]
+        builder = built(checked.check(entries_of(raws)).entries)
+        assert builder is not None
+        log.append([builder], START_MS)
+    asked = SearchRequest(
+        selector=parse_sql("p = 'x'"), filter_properties=("p",), is_strict=True, newest=newest
+    )
+    expected = [41 * place for place in range(40)]
+    assert [m.offset for m in found_in(log, asked)] == (expected[::-1] if newest else expected)
+    log.close()
