@@ -38,17 +38,18 @@ FILLERS = [
 SMALL_SPAN = 64  # every chunk is a large one
 
 
-@st.composite
-def logs(draw: st.DrawFn, names: list[str], arguments: dict[str, str], *, strict: bool) -> Log:
+def drawn_log(
+    data: st.DataObject, names: list[str], arguments: dict[str, str], *, strict: bool
+) -> Log:
     """A log as a stream with some filter properties has it."""
     log = Log.open("s", LogPolicy(max_segment_chunks=3, filter_size=16), FaultyDisk())
     enforced = contract(",".join(names), arguments)
-    for _ in range(draw(st.integers(1, 5))):
-        raws = draw(st.lists(MESSAGES, min_size=1, max_size=5))
-        raws += FILLERS if draw(st.booleans()) else []
+    for _ in range(data.draw(st.integers(1, 5))):
+        raws = data.draw(st.lists(MESSAGES, min_size=1, max_size=5))
+        raws += FILLERS if data.draw(st.booleans()) else []
         values = [READERS[NAMES.index(names[0])](raw) for raw in raws]
         if not strict:  # some publishers give none
-            values = [value if draw(st.booleans()) else b"" for value in values]
+            values = [value if data.draw(st.booleans()) else b"" for value in values]
         entries = entries_of(raws, values if any(values) else None)
         if enforced is not None:
             checked = enforced.check(entries).entries
@@ -75,7 +76,7 @@ def test_they_find_what_all_messages_are_looked_at_for(
     arguments = data.draw(st.sampled_from(CONTRACTS))
     strict = "stream-filter-contract" in arguments
     names = data.draw(st.permutations(NAMES))[: data.draw(st.integers(1, 3))]
-    log = data.draw(logs(names, arguments, strict=strict))
+    log = drawn_log(data, names, arguments, strict=strict)
     asked = SearchRequest(
         selector=data.draw(st.one_of(st.none(), sql, sql, sql, TAGS)),
         filter_values=data.draw(st.sampled_from(((), (), (b"a",), (b"5", b"b")))),
