@@ -7,11 +7,12 @@ message are delivered as they are, and so is one with more than MAX_SECTIONS.
 Source: rabbitmq/rabbitmq-server, deps/rabbit/src/mc_amqpl.erl and deps/rabbit/src/mc_amqp.erl.
 """
 
+import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from segments import amqp10_codes as codes
@@ -20,6 +21,7 @@ from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
 from segments.message import MessageView
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
+from streamd.wire.amqp091.messages.simple_headers import simple_headers
 from streamd.wire.amqp091.messages.to_amqp10 import (
     CC,
     ENCODED_BODY,
@@ -44,19 +46,25 @@ from streamd.wire.amqp091.values import MAX_VALUES, Room, encode_long_text, enco
 
 OFFSET = "x-stream-offset"
 _OFFSET_ENTRY = encode_short_text(OFFSET) + b"l" + bytes(8)
+_OFFSET_NAME = OFFSET.encode()
 _CACHED_BYTES = 1024
 _USUAL_VALUES = 16  # of properties and headers: more of them cost more
 _PART_PRICE = 64  # bytes that take as long to send as a value or a section takes to read
 _HIDDEN = frozenset((EXCHANGE, ROUTING_KEY, TYPE, CC, "x-death", OFFSET))
 _HIDDEN_PREFIX = "x-basic-"
 _RENAMED = {"x-opt-rabbitmq-received-time": "timestamp_in_ms", "x-opt-deaths": "x-death"}
-_DATA_START = SHORT_DESCRIPTOR + bytes((Section.DATA,))
+_DATA, _APPLICATION = int(Section.DATA), int(Section.APPLICATION_PROPERTIES)
+_DATA_START = SHORT_DESCRIPTOR + bytes((_DATA,))
+_TABLE_SIZE = struct.Struct(">I")
 _BOOLEANS = {
     bytes((codes.TRUE,)): True,
     bytes((codes.FALSE,)): False,
     bytes((codes.BOOLEAN, 1)): True,
     bytes((codes.BOOLEAN, 0)): False,
 }
+
+
+_Span: TypeAlias = tuple[int, int]
 
 
 class DeliveredHead(NamedTuple):
@@ -85,15 +93,15 @@ class Delivered(NamedTuple):
 def delivered(raw: bytes) -> Delivered:
     """What is delivered of a stored message."""
     try:
-        at = _body_start(raw)
+        at, application = _outline(raw)
         if raw[at : at + 3] == _DATA_START:
             body = _only_data(raw, at + 3)
             if body is not None:
-                read = _head_again if at <= _CACHED_BYTES else _head
-                return Delivered(read(raw[:at]), body)
+                read = _usual_head_again if at <= _CACHED_BYTES else _usual_head
+                return Delivered(read(raw[:at], application), body)
         found = [(code, value) for code, _, value in some_sections(raw)]
         if not MessageView(raw).is_amqp:
-            return Delivered(_head_again(b""), raw)
+            return Delivered(_NO_HEAD, raw)
         if any(code == Section.DATA for code, _ in found):
             parts = [_binary(raw, value) for code, value in found if code == Section.DATA]
             head, body = _head(raw[:at]), b"".join(parts)
@@ -101,7 +109,7 @@ def delivered(raw: bytes) -> Delivered:
             head, body = _head(raw[:at], ENCODED_BODY), raw[at:]
         return Delivered(head._replace(price=head.price + len(found) * _PART_PRICE), body)
     except FormatError:
-        return Delivered(_head_again(b""), raw)
+        return Delivered(_NO_HEAD, raw)
 
 
 def is_dear(raw: bytes) -> bool:
@@ -109,23 +117,33 @@ def is_dear(raw: bytes) -> bool:
     if len(raw) <= _CACHED_BYTES:
         return False
     try:
-        return _body_start(raw) > _CACHED_BYTES
+        return _outline(raw)[0] > _CACHED_BYTES
     except FormatError:
         return False
 
 
-def _body_start(raw: bytes) -> int:
-    """Where the first body section begins, or the end."""
+def _outline(raw: bytes) -> tuple[int, _Span | None]:
+    """Where the first body section begins, or the end; and where the application properties are.
+
+    Those are only told where they are one section, of the usual form.
+    """
     at, size = 0, len(raw)
+    found: _Span | None = None
+    num_found = 0
     for _ in range(MAX_SECTIONS):
         if at >= size:
-            return at
+            break
         if raw[at : at + 2] != SHORT_DESCRIPTOR:
-            return _body_start_slowly(raw, at)
-        if at + 3 > size or raw[at + 2] >= Section.DATA:
-            return at
-        at = skip_value(raw, at + 3)
-    raise TooManyError(f"more than {MAX_SECTIONS:,} sections")
+            return _body_start_slowly(raw, at), None
+        if at + 3 > size or raw[at + 2] >= _DATA:
+            break
+        begin, at = at, skip_value(raw, at + 3)
+        if raw[begin + 2] == _APPLICATION:
+            num_found += 1
+            found = (begin, at) if raw[begin + 3] == codes.MAP_8 else None
+    else:
+        raise TooManyError(f"more than {MAX_SECTIONS:,} sections")
+    return at, found if num_found == 1 else None
 
 
 def _body_start_slowly(raw: bytes, at: int) -> int:
@@ -158,7 +176,40 @@ class _Noted(NamedTuple):
     num_values: int = 0
 
 
+class _Frame(NamedTuple):
+    """What all sections but the body say.
+
+    Attributes:
+        properties: by name, but for the headers.
+        headers: in the form in which they are sent, by name.
+        destination: see DeliveredHead.
+        num_values: that were read.
+    """
+
+    properties: dict[str, Any]
+    headers: dict[str, bytes]
+    destination: bytes | None
+    num_values: int
+
+    def head(self) -> DeliveredHead:
+        """As a consumer gets it."""
+        price = max(self.num_values - _USUAL_VALUES, 0) * _PART_PRICE
+        return DeliveredHead(
+            self.destination, *_around_offset(self.properties, self.headers), price
+        )
+
+
 def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
+    """The head of a message of any form, from the sections before its body."""
+    frame = _frame(sections)
+    if kind is not None:
+        frame.properties["type"] = kind
+    elif frame.properties.get("type") == ENCODED_BODY:
+        del frame.properties["type"]
+    return frame.head()
+
+
+def _frame(sections: bytes) -> _Frame:
     noted: dict[int, _Noted] = {}
     for code, at, end in _sections(sections):
         reader = _READERS.get(code)
@@ -181,18 +232,66 @@ def _head(sections: bytes, kind: str | None = None) -> DeliveredHead:
     num_values = sum(part.num_values for part in noted.values())
     if num_values > MAX_VALUES:  # no table may have so many
         headers.clear()
-    if kind is not None:
-        found["type"] = kind
-    elif found.get("type") == ENCODED_BODY:
-        del found["type"]
     annotations = noted.get(Section.MESSAGE_ANNOTATIONS)
     destination = annotations.destination if annotations else None
-    price = max(num_values - _USUAL_VALUES, 0) * _PART_PRICE
-    return DeliveredHead(destination, *_around_offset(found, headers), price)
+    return _Frame(found, headers, destination, num_values)
 
 
 _FREE = (Section.PROPERTIES, Section.APPLICATION_PROPERTIES)
-_head_again = lru_cache(maxsize=2048)(_head)
+
+
+class _Around(NamedTuple):
+    """What messages have in common that differ in their application properties alone.
+
+    Attributes:
+        front, back: the properties before the headers and behind them.
+        headers: name and value as they are sent, by the name.
+        destination, num_values: see _Frame.
+    """
+
+    front: bytes
+    headers: dict[bytes, bytes]
+    back: bytes
+    destination: bytes | None
+    num_values: int
+
+
+def _around(sections: bytes) -> _Around:
+    found, fields, destination, num_values = _frame(sections)
+    if found.get("type") == ENCODED_BODY:
+        del found["type"]
+    before, back = _around_offset(found, {})
+    headers = {name.encode(): encode_short_text(name) + fields[name] for name in fields}
+    front = before[: 8 - len(_OFFSET_ENTRY) - _TABLE_SIZE.size]
+    return _Around(front, headers, back, destination, num_values)
+
+
+_around_again = lru_cache(maxsize=1024)(_around)
+
+
+def _usual_head(sections: bytes, application: _Span | None) -> DeliveredHead:
+    """The head of a message whose body is one data section; see `_outline`."""
+    if application is None:
+        return _head(sections)
+    begin, end = application
+    headers = simple_headers(sections, begin + 3, end)
+    rest = sections[:begin] + sections[end:]
+    around = (_around_again if len(rest) <= _CACHED_BYTES else _around)(rest)
+    num_values = around.num_values + sections[begin + 5]
+    if headers is None or num_values > MAX_VALUES:
+        return _head(sections)
+    headers.update(around.headers)
+    headers[_OFFSET_NAME] = _OFFSET_ENTRY
+    names = sorted(headers)
+    at = names.index(_OFFSET_NAME) + 1
+    first = b"".join([headers[name] for name in names[:at]])
+    last = b"".join([headers[name] for name in names[at:]])
+    before = around.front + _TABLE_SIZE.pack(len(first) + len(last)) + first[:-8]
+    price = max(num_values - _USUAL_VALUES, 0) * _PART_PRICE
+    return DeliveredHead(around.destination, before, last + around.back, price)
+
+
+_usual_head_again = lru_cache(maxsize=2048)(_usual_head)
 
 
 def _sections(raw: bytes) -> Iterator[tuple[int, int, int]]:
@@ -222,6 +321,9 @@ def _around_offset(properties: dict[str, Any], headers: dict[str, bytes]) -> tup
         if text is not None:
             start += 1 + len(text.encode())
     return encoded[: start - 8], encoded[start:]
+
+
+_NO_HEAD = _Frame({}, {}, None, 0).head()
 
 
 def without_headers(before: bytes, after: bytes) -> tuple[bytes, bytes]:
