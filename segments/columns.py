@@ -441,20 +441,31 @@ def open_rows(
     Raises:
         FormatError: the data is not what the columns are of.
     """
+    places, found = messages_of(columns, rows, data_size, read)
+    return Opened(b"".join(found), list(accumulate(map(len, found))), places)
+
+
+def messages_of(
+    columns: Columns, rows: int, data_size: int, read: Callable[[int, int], bytes]
+) -> tuple[list[int], list[bytes]]:
+    """The same one by one: their numbers in the chunk; and each behind its length.
+
+    Raises:
+        FormatError: see `open_rows`.
+    """
     places = places_of(rows, columns.num_records)
+    found: list[bytes] = []
     if not places:
-        return Opened(b"", [], [])
+        return places, found
     begins = columns.begins
     step = POSITION_STEP if begins else columns.num_records
     bounds = (*begins, data_size) if begins else (0, data_size)
     whole = read(data_size, 0) if _FEW * len(places) > columns.num_records else None
-    found: list[bytes] = []
     for number, wanted in groupby(places, key=lambda place: place // step):
         begin, end = bounds[number], bounds[number + 1]
         raw = read(end - begin, begin) if whole is None else whole[begin:end]
         found += _take(raw, [place - number * step for place in wanted])
-    ends = list(accumulate(map(len, found)))
-    return Opened(b"".join(found), ends, places)
+    return places, found
 
 
 def _take(raw: bytes, wanted: Sequence[int]) -> Iterator[bytes]:

@@ -26,12 +26,13 @@ from segments.codec import (
 from segments.columns import Columns, has_columns, read_columns, sound_columns
 from segments.disk import File, Readable
 from segments.errors import FormatError, SegmentsError, StorageError, UnreadableError
-from segments.filter_index import next_match
+from segments.filter_index import Index, chunks_at_once, matching, next_match
 from segments.format_constants import USER
 from segments.gaps import num_lost
 from segments.log import Log
 from segments.offset_lookup import Position
 from segments.offsets import at_offset
+from segments.row_run import OpenedRows, RowRun, Screen
 from segments.runs import Runs
 from segments.segment import FILTER_SUFFIX, Segment
 from segments.store.cache import ColdError, ColdFile, Pin
@@ -366,6 +367,76 @@ class Reader:
         self.counts.lost_records += num_lost(self.next_offset, offset)
         self.next_offset = offset
 
+    def read_rows(self, screen: Screen, max_bytes: int, max_units: int) -> OpenedRows | None:
+        """Messages of the next chunks that match, as far as the chunks' columns choose them.
+
+        Their data is not read but for those messages.
+
+        Args:
+            screen: says which messages of a chunk are opened.
+            max_bytes: stop after the chunk with whose messages there are so many.
+            max_units: stop after the chunk with which so much work was done, see RowRun.
+
+        Returns:
+            None where the next chunk is one for `read`.
+        """
+        if self._window.pins or self.next_offset < self._log.segments.begins_at:
+            self._prepare()
+        if self.at_end or not self._enter_segment() or self._is_unusual():
+            return None
+        start = self._position
+        run = RowRun(self._file, self._segment.size, screen)
+        if self._matcher is None:
+            while self._position < self._segment.size and self._take_rows(run):
+                if run.size >= max_bytes or run.units >= max_units:
+                    break
+        else:
+            self._take_matching(run, self._matcher, max_bytes, max_units)
+        if self.at_end:
+            self._window.data = b""
+        return None if self._position == start else run.opened()
+
+    def _is_unusual(self) -> bool:
+        """Whether what comes next is for those who read whole chunks: it is here, or may not be."""
+        segment = self._segment
+        is_here = segment.newest is not None and self._position >= segment.newest.position
+        return is_here or bool(segment.damage) or self._window.cold is not None
+
+    def _take_matching(
+        self, run: RowRun, matcher: ChunkMatcher, max_bytes: int, max_units: int
+    ) -> None:
+        filters = self._segment.filters
+        if filters is None or self.next_offset < matcher.since:
+            return
+        first = bisect_left(filters.positions, self._position)
+        last = min(first + min(max_units, chunks_at_once([matcher])), len(filters.positions))
+        ordinal = first
+        for target in matching(filters, matcher, range(first, last)):
+            if target > ordinal:
+                self._skip_to(filters, ordinal, target)
+            if not self._take_rows(run):
+                return
+            ordinal = target + 1
+            if run.size >= max_bytes or run.units >= max_units:
+                return
+        if ordinal < last:
+            self._skip_to(filters, ordinal, last)
+            if last == len(filters.positions):
+                self._skip_segments(matcher)
+
+    def _take_rows(self, run: RowRun) -> bool:
+        """Go on by one chunk; False where that is not one for a run."""
+        header = run.take(self._position, self.next_offset)
+        if header is None:
+            return False
+        counts = self.counts
+        counts.chunks += 1
+        counts.records += header.num_records
+        counts.last_timestamp_ms = header.timestamp_ms
+        self._position += header.total_size
+        self.next_offset = header.next_offset
+        return True
+
     def _skip_by_index(self, matcher: ChunkMatcher) -> bool:
         """Go to the next chunk that may match, where the segment's index tells; True if it moved.
 
@@ -381,7 +452,14 @@ class Reader:
         target = next_match(filters, matcher, ordinal)
         if target == ordinal:
             return False
-        start = self._position
+        self._skip_to(filters, ordinal, target)
+        if target == len(filters.positions):
+            self._skip_segments(matcher)
+        return True
+
+    def _skip_to(self, filters: Index, ordinal: int, target: int) -> None:
+        """Pass over the chunks from one number up to another, by which nothing is wanted."""
+        start, segment = self._position, self._segment
         if target < len(filters.positions):
             self._position, self.next_offset = filters.positions[target], filters.chunk_ids[target]
         else:
@@ -391,9 +469,6 @@ class Reader:
         counts.skipped_bytes += self._position - start
         bare = filters.bare
         counts.unfiltered_chunks += bisect_left(bare, target) - bisect_left(bare, ordinal)
-        if target == len(filters.positions):
-            self._skip_segments(matcher)
-        return True
 
     def _skip_segments(self, matcher: ChunkMatcher) -> None:
         """Skip whole segments in which nothing matches; their files are not even opened.

@@ -258,10 +258,10 @@ class StreamTraffic:
         self.messages_out_amqp += messages
         self.bytes_out_amqp += size
 
-    def in_vain(self) -> None:
-        """An AMQP consumer wanted no message of a chunk that was read for it."""
-        self.chunks_in_vain += 1
-        self.server.chunks_in_vain += 1
+    def in_vain(self, chunks: int) -> None:
+        """An AMQP consumer wanted no message of so many chunks that were read for it."""
+        self.chunks_in_vain += chunks
+        self.server.chunks_in_vain += chunks
 
     # -- who knows more
 

@@ -75,9 +75,14 @@ class Unacked:
         self._on_room = on_room
 
     @property
+    def room(self) -> int:
+        """How many more may be sent."""
+        return MAX_UNACKED - self.count
+
+    @property
     def is_full(self) -> bool:
         """Whether there are so many that no more are sent."""
-        return self.count >= MAX_UNACKED
+        return self.room <= 0
 
     def settled(self, count: int) -> None:
         """This many wait no longer."""
@@ -128,6 +133,11 @@ class Channel:
         return self._all_unacked.is_full
 
     @property
+    def room(self) -> int:
+        """How many more messages may be sent, on all channels of the connection."""
+        return self._all_unacked.room
+
+    @property
     def num_unacked(self) -> int:
         """Messages that wait for an acknowledgement."""
         return len(self._unacked)
@@ -145,20 +155,17 @@ class Channel:
         """This queue was declared: methods that name none mean it."""
         self.queue = name
 
-    def count_delivery(self, consumer: Consumer) -> int:
-        """The delivery tag for the next message."""
-        self._last_delivery += 1
-        self._unacked[self._last_delivery] = consumer
-        self._all_unacked.count += 1
-        return self._last_delivery
+    @property
+    def next_delivery(self) -> int:
+        """The delivery tag for the next message; those of the ones behind it follow."""
+        return self._last_delivery + 1
 
-    def count_deliveries(self, consumer: Consumer, count: int) -> int:
-        """The delivery tag for the first of the next messages; the others follow."""
+    def count_deliveries(self, consumer: Consumer, count: int) -> None:
+        """So many messages are sent."""
         first = self._last_delivery + 1
         self._last_delivery += count
         self._unacked.update(dict.fromkeys(range(first, first + count), consumer))
         self._all_unacked.count += count
-        return first
 
     def settle(self, tag: int, *, multiple: bool) -> int:
         """The client has dealt with a message, or with all up to it; tag 0 means all of them.

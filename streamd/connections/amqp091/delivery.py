@@ -10,8 +10,9 @@ messages in it that say that they were created before.
 """
 
 import logging
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set as AbstractSet
 from functools import partial
 from itertools import islice
 
@@ -23,6 +24,7 @@ from segments.columns import Columns, Opened, open_rows
 from segments.compression import entry_bodies
 from segments.errors import FormatError, SegmentsError
 from segments.format_constants import NO_COMPRESSION
+from segments.row_run import OpenedRows
 from segments.selector import Budget, body_at
 from segments.store.cache import ColdError
 from streamd.broker.declared.checks import properties_size
@@ -48,6 +50,7 @@ _TURN_BYTES = 64 << 10
 _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
+_ROW_UNITS = 200  # of chunks whose messages are chosen by columns, some 4 ms
 _CHOICE_UNITS = 50_000  # of work in a turn, some 20 ms; the rest is done in a thread
 _MESSAGES_A_TURN = 5_000  # taken out of a chunk, some 5 ms
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
@@ -186,30 +189,18 @@ class AmqpConsumer(QueuedConsumer):
         """Whether its next message may take much longer than sending it."""
         return bool(self._read) and is_dear(self._read[0][1])
 
-    def take(self) -> tuple[int, bytes] | None:
-        """The next message and its offset; None when nothing that was read may be sent."""
-        if not self._read or not self.may_send or self.is_closed:
-            return None
-        self.credit -= 1
-        self.consumed += 1
-        taken = self._read.popleft()
-        self._hold(-_MESSAGE_BYTES - len(taken[1]))
-        return taken
+    def sendable(self) -> Iterator[tuple[int, bytes]]:
+        """The messages that may be sent now, of those that were read, and their offsets."""
+        is_allowed = self.may_send and not self.is_closed
+        return islice(self._read, min(self.credit, self.channel.room) if is_allowed else 0)
 
-    def take_some(self) -> list[tuple[int, bytes]]:
-        """The next messages and their offsets, so many as go together to a door."""
-        read, left = self._read, _TURN_BYTES
-        taken: list[tuple[int, bytes]] = []
-        if self.may_send and not self.is_closed:
-            for _ in range(min(self.credit, len(read), _BATCH_MESSAGES)):
-                taken.append(read.popleft())
-                left -= len(taken[-1][1])
-                if left <= 0:
-                    break
-        self.credit -= len(taken)
-        self.consumed += len(taken)
-        self._hold(left - _TURN_BYTES - _MESSAGE_BYTES * len(taken))
-        return taken
+    def sent(self, count: int) -> None:
+        """So many of them are sent."""
+        self.credit -= count
+        self.consumed += count
+        self.channel.count_deliveries(self, count)
+        pop = self._read.popleft
+        self._hold(-_MESSAGE_BYTES * count - sum([len(pop()[1]) for _ in range(count)]))
 
     def _hold(self, size: int) -> None:
         self.held += size
@@ -250,17 +241,30 @@ class AmqpConsumer(QueuedConsumer):
         if self._read or reader is None:
             return
         budget = Budget(_CHOICE_UNITS)
+        chunks: Sequence[StoredChunk] = ()
         try:
-            chunks = reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS)
+            rows = self._read_rows(reader)
+            if rows is None:
+                chunks = reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS)
         except ColdError as error:
             self.fetch(error, reader.missing(error))
             return
         self.fetch_ahead(reader)
         self._is_reading = True
         try:
-            await self._choose_all(chunks, budget)
+            if rows is None:
+                await self._choose_all(chunks, budget)
+            else:
+                await self._choose_among(rows, self.wanted, budget)
         finally:
             self._is_reading = False
+
+    def _read_rows(self, reader: Reader) -> OpenedRows | None:
+        """See `Reader.read_rows`; None also where more is asked of a chunk than columns tell."""
+        wanted = self.wanted
+        if not wanted.screens or reader.next_offset == self._first_chunk_id:
+            return None
+        return reader.read_rows(wanted, _READ_BYTES, _ROW_UNITS)
 
     async def _choose_all(self, chunks: Sequence[StoredChunk], budget: Budget) -> None:
         for chunk in chunks:
@@ -285,14 +289,22 @@ class AmqpConsumer(QueuedConsumer):
         else:
             plain, ends = opened.data, opened.ends
             offsets = [chunk.header.chunk_id + place for place in opened.places]
+        rows = OpenedRows(plain, ends, offsets, [chunk.header.chunk_id])
+        await self._choose_among(rows, wanted, budget)
+
+    async def _choose_among(
+        self, rows: OpenedRows, wanted: ConsumerArguments, budget: Budget
+    ) -> None:
+        plain, ends, offsets, chunk_ids = rows
         if not wanted.choices:
             places: Collection[int] = range(len(ends))
         elif budget.take(wanted.cost.units(len(plain), len(ends))):
             places = _chosen(wanted.choices, plain, ends)
         else:
             places = await threads.compute(_chosen, wanted.choices, plain, ends)
-        if not places:
-            self.stream.traffic.in_vain()
+        hit = {bisect_right(chunk_ids, offsets[place]) for place in places}
+        if len(hit) < len(chunk_ids):
+            self.stream.traffic.in_vain(len(chunk_ids) - len(hit))
         await self._keep(plain, ends, offsets, places)
 
     async def _rows(
@@ -548,34 +560,39 @@ class Deliveries:
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
         """The next messages, counted against the credit before they are sent."""
         frames: list[bytes] = []
-        size, price = 0, 0
-        count_delivery, write = consumer.channel.count_delivery, consumer.writer.frames
-        while size + price < _TURN_BYTES:
-            taken = consumer.take()
-            if taken is None:
-                break
-            offset, raw = taken
+        left, write = _TURN_BYTES, consumer.writer.frames
+        for tag, (offset, raw) in enumerate(consumer.sendable(), consumer.channel.next_delivery):
             message = delivered(raw)
-            frame = write(count_delivery(consumer), offset, message)
+            frame = write(tag, offset, message)
             frames.append(frame)
-            size += len(frame)
-            price += message.head.price
+            left -= len(frame) + message.head.price
+            if left <= 0:
+                break
         if frames:
-            self.traffic.messages_delivered += len(frames)
-            consumer.stream.traffic.sent_to_amqp(len(frames), size)
+            self._count(consumer, len(frames), sum(map(len, frames)))
         return frames
+
+    def _count(self, consumer: AmqpConsumer, messages: int, size: int) -> None:
+        consumer.sent(messages)
+        self.traffic.messages_delivered += messages
+        consumer.stream.traffic.sent_to_amqp(messages, size)
 
 
 class DoorDeliveries(Deliveries):
     """The consumers of a connection behind a door, which makes deliveries of stored messages."""
 
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
-        messages = consumer.take_some()
+        messages: list[tuple[int, bytes]] = []
+        left = _TURN_BYTES
+        for message in islice(consumer.sendable(), _BATCH_MESSAGES):
+            messages.append(message)
+            left -= len(message[1])
+            if left <= 0:
+                break
         if not messages:
             return []
-        tag = consumer.channel.count_deliveries(consumer, len(messages))
-        number, name = consumer.channel.number, consumer.stream.name
-        frame = batch_frame(Batch(number, consumer.tag, name, self.frame_max, tag, messages))
-        self.traffic.messages_delivered += len(messages)
-        consumer.stream.traffic.sent_to_amqp(len(messages), len(frame))
+        channel, name = consumer.channel, consumer.stream.name
+        place = channel.number, consumer.tag, name, self.frame_max, channel.next_delivery
+        frame = batch_frame(Batch(*place, messages))
+        self._count(consumer, len(messages), len(frame))
         return [frame]
