@@ -392,9 +392,10 @@ class Reader:
                     break
         else:
             self._take_matching(run, self._matcher, max_bytes, max_units)
-        if self.at_end:
-            self._window.data = b""
-        return None if self._position == start else run.opened()
+        if self._position == start:
+            return None
+        self._window.data = b""  # which is of what lies behind
+        return run.opened()
 
     def _is_unusual(self) -> bool:
         """Whether what comes next is for those who read whole chunks: it is here, or may not be."""

@@ -171,7 +171,9 @@ class AmqpConnection(BaseConnection):
             login.can("consumer_cancel_notify"),
             traffic,
         )
-        session = self._session = Session(context, connection.close_channel, self.end)
+        session = self._session = Session(
+            context, connection.close_channel, self.end, is_relayed=connection.is_relayed
+        )
         await self._serve_open(
             login,
             connection.frame_max,

@@ -29,6 +29,7 @@ class Session:
     Args:
         close_channel: makes the frame that closes a channel.
         end: ends the connection, for the reason given.
+        is_relayed: acknowledgements have gathered in a door.
     """
 
     def __init__(
@@ -36,8 +37,11 @@ class Session:
         context: Context,
         close_channel: Callable[[int, ChannelFault], bytes],
         end: Callable[[str], None],
+        *,
+        is_relayed: bool = False,
     ) -> None:
         self._context = context
+        self._is_relayed = is_relayed
         self._end = end
         self._close_channel = close_channel
         self._channels: dict[int, Channel] = {}
@@ -87,7 +91,7 @@ class Session:
         return Channel(number, self._unacked, self._context.publishing.new_publisher(number))
 
     def handle_at_once(self, request: Request | Run | Acks) -> int:
-        """Carry out a method that needs no waiting, an acknowledgement; or what a door sends.
+        """Carry out what needs no waiting: acknowledgements, and runs that a door sends.
 
         Returns:
             How much work that was, see `publish`; 0 for a method that `handle` has to carry out,
@@ -117,6 +121,8 @@ class Session:
     def _settle_run(self, acks: Acks) -> int:
         channel = self._channels.get(acks.channel)
         if channel is not None:  # else the server has closed it
+            if not self._is_relayed:
+                self._pacer.acked(channel)
             try:
                 channel.settle_run(acks.method.delivery_tag, acks.number)
             except Fault as fault:

@@ -150,7 +150,7 @@ def _texts(payload: bytes, at: int, count: int) -> tuple[list[bytes] | None, int
 
 
 class Acks(NamedTuple):
-    """Acknowledgements that came one after the other.
+    """Acknowledgements that came one after the other, whoever has put them together.
 
     Attributes:
         channel: its number.
