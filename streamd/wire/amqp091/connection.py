@@ -210,17 +210,21 @@ class Connection:
                 raise frame_error(f"a frame ends with {buffer[end]:#04x}, not {FRAME_END:#04x}")
             self._position = end + 1
             payload = buffer[begin:end]
-            event: Event | None = None
-            if payload[:4] == _PUBLISH and kind == FrameType.METHOD:
-                event = self._take_whole(number, payload)
-            elif payload[:4] == _ACK and kind == FrameType.METHOD and size == _ACK_SIZE:
-                event = self._take_acks(number, start)
+            event = self._take_more(number, start, payload) if kind == FrameType.METHOD else None
             if event is None:
                 self.frame_size = size
                 event = self._take(kind, number, payload)
             if event is not None:
                 yield event
         yield from self._last_events()
+
+    def _take_more(self, number: int, start: int, payload: bytes) -> Event | None:
+        """What begins with a method and is all here, of several frames; None for any other."""
+        if payload[:4] == _PUBLISH:
+            return self._take_whole(number, payload)
+        if payload[:4] == _ACK and len(payload) == _ACK_SIZE:
+            return self._take_acks(number, start)
+        return None
 
     def _take_acks(self, number: int, start: int) -> Event | None:
         """Acknowledgements of one message each that follow each other; None for one alone.

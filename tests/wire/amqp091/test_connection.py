@@ -18,6 +18,7 @@ from streamd.wire.amqp091.codec import (
     method_frame,
 )
 from streamd.wire.amqp091.connection import Connection, Content, Event, NotAmqp, Request
+from streamd.wire.amqp091.converted import Acks
 from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
 from streamd.wire.amqp091.properties import Properties, encode_properties
 from streamd.wire.amqp091.states import (
@@ -98,6 +99,67 @@ def test_byte_by_byte() -> None:
     found = [event for at in range(len(SESSION)) for event in fed(connection, SESSION[at : at + 1])]
     assert found == whole_session()
     assert connection.state is State.CLOSED
+
+
+RUNS = st.tuples(
+    st.sampled_from((1, 1, 1, 2, 3, 0)), st.integers(0, 5), st.integers(1, 5), st.sampled_from("sm")
+)
+BETWEEN = st.sampled_from(
+    (
+        message(1, b"x"),
+        message(1, b"x")[:-20],
+        method_frame(2, m.ChannelClose(200, "", 0, 0)),
+        HEARTBEAT_FRAME,
+        encode_frame(FrameType.HEARTBEAT, 0, encode_method(m.BasicAck(1, False))),
+    )
+)
+
+
+def told(connection: Connection, pieces: Iterable[bytes]) -> list[Any]:
+    """What comes out, one acknowledgement after the other; and the fault."""
+    found: list[Any] = []
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            for event in connection.events():
+                if isinstance(event, Acks):
+                    assert event.number > 1
+                    tags = range(
+                        event.method.delivery_tag, event.method.delivery_tag + event.number
+                    )
+                    found += [Request(event.channel, m.BasicAck(tag, False)) for tag in tags]
+                else:
+                    found.append(event)
+    except ConnectionFault as fault:
+        found.append((fault.code, str(fault)))
+    return found
+
+
+@given(st.lists(RUNS | BETWEEN, max_size=8), st.data())
+def test_acks_together_are_acks_one_by_one(parts: list[Any], data: st.DataObject) -> None:
+    frames: list[bytes] = []
+    for part in parts:
+        if isinstance(part, bytes):
+            frames.append(part)
+        else:
+            channel, first, count, kind = part
+            tags = range(first, first + count)
+            frames += [method_frame(channel, m.BasicAck(tag, kind == "m")) for tag in tags]
+    if frames and data.draw(st.booleans()):
+        changed = bytearray(frames[-1])
+        changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        frames[-1] = bytes(changed)
+    whole = b"".join(frames)
+    cut = data.draw(st.integers(0, len(whole)))
+    assert told(opened(1, 2), (whole[:cut], whole[cut:])) == told(opened(1, 2), frames)
+
+
+def test_acks_are_put_together() -> None:
+    acks = [method_frame(1, m.BasicAck(tag, False)) for tag in (7, 8, 9, 11)]
+    assert fed(opened(1), b"".join(acks)) == [
+        Acks(1, m.BasicAck(7, False), 3),
+        Request(1, m.BasicAck(11, False)),
+    ]
 
 
 def test_a_body_of_an_empty_message_is_too_much_however_it_arrives() -> None:

@@ -2,13 +2,15 @@
 
 import struct
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import example, given, strategies as st
 
-from segments.amqp10 import encode_map, encode_text
+from segments.amqp10 import encode_map, encode_text, skip_value
+from segments.errors import FormatError
 from segments.message import Message, MessageView, Properties as StreamProperties
 from streamd.wire.amqp091.codec import FRAME_HEAD, FRAME_OVERHEAD, decode_content_head
 from streamd.wire.amqp091.deliver import DeliverWriter
@@ -23,6 +25,7 @@ from streamd.wire.amqp091.messages.to_amqp10 import (
 )
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import MAX_VALUES, Field, encode_field
+from tests.segments.test_message_template import alike
 from tests.wire.amqp091.strategies import properties, scalars
 
 OFFSET = Field("l", 41)
@@ -373,6 +376,31 @@ def test_a_stored_message_with_any_byte_changed_is_delivered(data: st.DataObject
     raw = bytearray(STORED)
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     back(bytes(raw))
+
+
+def widened(raw: bytes) -> bytes:
+    """The same message, its application properties not in the usual form: a long map."""
+    at = 0
+    while raw[at : at + 2] == b"\0S" and raw[at + 2 : at + 3] < b"\x75":
+        if raw[at + 2 : at + 4] == b"\x74\xc1":
+            size, count = raw[at + 4 : at + 6]
+            sizes = (size + 3).to_bytes(4, "big") + count.to_bytes(4, "big")
+            return raw[: at + 3] + b"\xd1" + sizes + raw[at + 6 :]
+        at = skip_value(raw, at + 3)
+    return raw
+
+
+@given(st.lists(alike(), min_size=1, max_size=3))
+def test_the_usual_form_is_read_as_any_other(kinds: list[list[bytes]]) -> None:
+    """Over all types and damage: properties that are read in one pass, and by the general way."""
+    for raw in chain.from_iterable(kinds):
+        try:
+            other = widened(raw)
+        except (FormatError, ValueError):
+            continue
+        found, expected = delivered(raw), delivered(other)
+        assert found.head == expected.head
+        assert found.body == (raw if expected.body == other else expected.body)
 
 
 @given(properties)

@@ -21,7 +21,7 @@ from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
 from segments.message import MessageView
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
-from streamd.wire.amqp091.messages.simple_headers import simple_headers
+from streamd.wire.amqp091.messages.simple_headers import Layout, Names, layout_of, simple_headers
 from streamd.wire.amqp091.messages.to_amqp10 import (
     CC,
     ENCODED_BODY,
@@ -240,33 +240,35 @@ def _frame(sections: bytes) -> _Frame:
 _FREE = (Section.PROPERTIES, Section.APPLICATION_PROPERTIES)
 
 
-class _Around(NamedTuple):
+class _Around:
     """What messages have in common that differ in their application properties alone.
+
+    Args:
+        sections: all but the application properties and the body.
 
     Attributes:
         front, back: the properties before the headers and behind them.
-        headers: name and value as they are sent, by the name.
         destination, num_values: see _Frame.
     """
 
-    front: bytes
-    headers: dict[bytes, bytes]
-    back: bytes
-    destination: bytes | None
-    num_values: int
+    __slots__ = ("_headers", "back", "destination", "front", "num_values")
+
+    def __init__(self, sections: bytes) -> None:
+        found, headers, self.destination, self.num_values = _frame(sections)
+        if found.get("type") == ENCODED_BODY:
+            del found["type"]
+        before, self.back = _around_offset(found, {})
+        self.front = before[: 8 - len(_OFFSET_ENTRY) - _TABLE_SIZE.size]
+        self._headers = {name.encode(): encode_short_text(name) + headers[name] for name in headers}
+        self._headers[_OFFSET_NAME] = _OFFSET_ENTRY
+
+    def layout(self, names: Names) -> Layout | None:
+        """Where headers of some names go; None where that is for the general reader."""
+        return layout_of(names, self._headers, _OFFSET_NAME)
 
 
-def _around(sections: bytes) -> _Around:
-    found, fields, destination, num_values = _frame(sections)
-    if found.get("type") == ENCODED_BODY:
-        del found["type"]
-    before, back = _around_offset(found, {})
-    headers = {name.encode(): encode_short_text(name) + fields[name] for name in fields}
-    front = before[: 8 - len(_OFFSET_ENTRY) - _TABLE_SIZE.size]
-    return _Around(front, headers, back, destination, num_values)
-
-
-_around_again = lru_cache(maxsize=1024)(_around)
+_around_again = lru_cache(maxsize=1024)(_Around)
+_layout_again = lru_cache(maxsize=1024)(_Around.layout)
 
 
 def _usual_head(sections: bytes, application: _Span | None) -> DeliveredHead:
@@ -274,18 +276,18 @@ def _usual_head(sections: bytes, application: _Span | None) -> DeliveredHead:
     if application is None:
         return _head(sections)
     begin, end = application
-    headers = simple_headers(sections, begin + 3, end)
     rest = sections[:begin] + sections[end:]
-    around = (_around_again if len(rest) <= _CACHED_BYTES else _around)(rest)
+    is_short = len(rest) <= _CACHED_BYTES
+    around = (_around_again if is_short else _Around)(rest)
     num_values = around.num_values + sections[begin + 5]
+    headers = simple_headers(sections, begin + 3, end)
     if headers is None or num_values > MAX_VALUES:
         return _head(sections)
-    headers.update(around.headers)
-    headers[_OFFSET_NAME] = _OFFSET_ENTRY
-    names = sorted(headers)
-    at = names.index(_OFFSET_NAME) + 1
-    first = b"".join([headers[name] for name in names[:at]])
-    last = b"".join([headers[name] for name in names[at:]])
+    names, fields = headers
+    layout = (_layout_again if is_short else _Around.layout)(around, names)
+    if layout is None:
+        return _head(sections)
+    first, last = layout.before.fill(fields), layout.after.fill(fields)
     before = around.front + _TABLE_SIZE.pack(len(first) + len(last)) + first[:-8]
     price = max(num_values - _USUAL_VALUES, 0) * _PART_PRICE
     return DeliveredHead(around.destination, before, last + around.back, price)
