@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import trio
 
 from segments import StorageError
-from segments.message import Message
+from segments.codec import FILE_HEADER_SIZE, decode_chunk_header
+from segments.message import Message, MessageView
 from segments.selector import parse_sql
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
@@ -658,6 +660,55 @@ class TestFilters:
         assert offsets(await amqp.deliveries(len(expected))) == expected
         await amqp.silence()
 
+    @pytest.mark.parametrize("seed", range(6))
+    async def test_what_is_delivered_is_what_a_scan_finds(
+        self, server: Harness, amqp: AmqpPeer, seed: int
+    ) -> None:
+        """Chunks of any sizes and forms, with and without columns, sound ones and others."""
+        chance = random.Random(seed)
+        derives = chance.choice(["true", "false"])
+        options = {"x_stream_filter_property": "kind,TAGS", "x_stream_filter_derive": derives}
+        await amqp.declare("f", **options)
+        peer = await server.peer()
+        await peer.declare("f")
+        raws: list[bytes] = []
+        for _ in range(chance.randrange(4, 12)):
+            some = [_any_message(chance) for _ in range(chance.choice([1, 7, 60, 200]))]
+            if chance.random() < 0.2:
+                inner = b"".join(len(raw).to_bytes(4, "big") + raw for raw in some)
+                batch = encode_sub_batch(len(raws) + 1, len(some), 0, len(inner), inner)
+                await peer.send(c.Publish(1, 1, batch))
+                await peer.confirmed(1)
+            else:
+                kinds = [_kind(raw) for raw in some] if derives == "false" else None
+                await peer.publish(some, first_id=len(raws) + 1, values=kinds)
+                await peer.confirmed(len(some))
+            raws += some
+        if chance.random() < 0.5:
+            _change_trailers(server, chance)
+        for number, sql in enumerate(
+            (
+                "TAGS = 't1'",
+                "kind = 'k1' AND TAGS IN ('t1', 't2')",
+                "kind = 'k2' AND total > 500",
+                "NOT TAGS = 't1' AND (kind <> 'k1' OR total < 100)",
+                "kind IS NULL",
+                "TAGS IS NULL OR total = 5",
+            )
+        ):
+            matcher = parse_sql(sql).matcher()
+            first = chance.choice([0, chance.randrange(len(raws))])
+            expected = [n for n in matcher.select(raws) if n >= first]
+            await amqp.consume(
+                "f", tag=f"c{number}", prefetch=10_000, x_stream_offset=first, x_stream_sql=sql
+            )
+            found = await amqp.deliveries(len(expected))
+            assert offsets(found) == expected
+            bodies_expected = [MessageView(raws[n]).body for n in expected]
+            assert bodies(found) == bodies_expected
+            await amqp.silence()
+            await amqp.ask(m.BasicCancel(f"c{number}", False), m.BasicCancelOk)
+
     @pytest.mark.parametrize(
         ("contract", "history", "expected"),
         [
@@ -714,6 +765,34 @@ class TestFilters:
         text = await amqp.channel_fails(method, 406)
         _, shown, caret = text.rsplit("\n", 2)
         assert shown[caret.index("^")] == "?"
+
+
+def _any_message(chance: random.Random) -> bytes:
+    said: dict[str, Any] = {"total": chance.randrange(1000), "id": f"{chance.random()}"}
+    if chance.random() < 0.8:
+        said["TAGS"] = f"t{chance.randrange(5)}"
+    if chance.random() < 0.8:
+        said["kind"] = chance.choice(["k1", "k2", "k3", 5])
+    return Message(b"%d" % chance.randrange(1 << 30), application_properties=said).encode()
+
+
+def _kind(raw: bytes) -> bytes | None:
+    kind = MessageView(raw).application_properties.get("kind")
+    return None if kind is None else str(kind).encode()
+
+
+def _change_trailers(server: Harness, chance: random.Random) -> None:
+    """Change a bit in some trailers of a stream, each behind its chunk's data."""
+    (path,) = (file for file in server.data.rglob("*.segment") if file.stat().st_size > 8)
+    content = bytearray(path.read_bytes())
+    at = FILE_HEADER_SIZE
+    while at < len(content):
+        header = decode_chunk_header(content, at)
+        if header.trailer_size and chance.random() < 0.3:
+            place = at + header.data_start + header.data_size
+            content[place + chance.randrange(header.trailer_size)] ^= 1 << chance.randrange(8)
+        at += header.total_size
+    path.write_bytes(content)
 
 
 async def test_nothing_comes_on_a_channel_after_its_close(server: Harness) -> None:
