@@ -42,6 +42,7 @@ from segments.window import HEAD_READ, Window
 _READ_AHEAD = 1 << 18  # read at once while chunks are small
 # Of `catch_up`: more than a filter with one clause needs; one with several may go on for ever.
 _CATCH_UP_STEPS = 8
+_MOST_ROW_CHUNKS = 256  # that an index is asked about at once
 SMALL_CHUNK = 1 << 16  # up to this size, copying costs less than the calls of a sendfile
 
 
@@ -375,7 +376,7 @@ class Reader:
         Args:
             screen: says which messages of a chunk are opened.
             max_bytes: stop after the chunk with whose messages there are so many.
-            max_units: stop after the chunk with which so much work was done, see RowRun.
+            max_units: stop after so much work; chunks that take more each are for `read`.
 
         Returns:
             None where the next chunk is one for `read`.
@@ -385,13 +386,13 @@ class Reader:
         if self.at_end or not self._enter_segment() or self._is_unusual():
             return None
         start = self._position
-        run = RowRun(self._file, self._segment.size, screen)
+        run = RowRun(self._file, self._segment.size, screen, max_bytes, max_units)
         if self._matcher is None:
             while self._position < self._segment.size and self._take_rows(run):
-                if run.size >= max_bytes or run.units >= max_units:
+                if run.is_full:
                     break
         else:
-            self._take_matching(run, self._matcher, max_bytes, max_units)
+            self._take_matching(run, self._matcher)
         if self._position == start:
             return None
         self._window.data = b""  # which is of what lies behind
@@ -403,14 +404,12 @@ class Reader:
         is_here = segment.newest is not None and self._position >= segment.newest.position
         return is_here or bool(segment.damage) or self._window.cold is not None
 
-    def _take_matching(
-        self, run: RowRun, matcher: ChunkMatcher, max_bytes: int, max_units: int
-    ) -> None:
+    def _take_matching(self, run: RowRun, matcher: ChunkMatcher) -> None:
         filters = self._segment.filters
         if filters is None or self.next_offset < matcher.since:
             return
         first = bisect_left(filters.positions, self._position)
-        last = min(first + min(max_units, chunks_at_once([matcher])), len(filters.positions))
+        last = min(first + min(_MOST_ROW_CHUNKS, chunks_at_once([matcher])), len(filters.positions))
         ordinal = first
         for target in matching(filters, matcher, range(first, last)):
             if target > ordinal:
@@ -418,7 +417,7 @@ class Reader:
             if not self._take_rows(run):
                 return
             ordinal = target + 1
-            if run.size >= max_bytes or run.units >= max_units:
+            if run.is_full:
                 return
         if ordinal < last:
             self._skip_to(filters, ordinal, last)

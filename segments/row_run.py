@@ -2,8 +2,8 @@
 
 The trailer of a chunk and the head of the next stand side by side, so chunks that follow each other
 take one read each, and one more for each group of messages that may be wanted. What cannot be
-decided so ends a run: chunks without columns, such that are not sound, tracking, damage. These are
-left to who reads whole chunks.
+decided so ends a run: chunks without columns, such that are not sound or take too long, tracking,
+damage. These are left to who reads whole chunks.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,14 @@ from segments.disk import Readable
 from segments.errors import FormatError, StorageError
 from segments.window import HEAD_READ
 
-_UNIT_BYTES = 1 << 12  # of a trailer: those of most chunks are smaller
+_CHUNK_UNITS = 50  # of work for each chunk, some 20 µs; see selector.Cost
 
 
 class Screen(Protocol):
     """Says which messages of a chunk are opened."""
 
-    @property
-    def row_cost(self) -> int:
-        """How much work `rows` is, in tests for one value each."""
+    def screening_units(self, num_records: int) -> int:
+        """How much work `rows` may be for a chunk of so many messages."""
 
     def rows(self, columns: Columns) -> int | None:
         """See `Columns.rows`; None where columns do not tell."""
@@ -54,22 +53,28 @@ class RowRun:
         file: of the segment.
         limit: where the segment ends.
         screen: which messages are opened.
-
-    Attributes:
-        size: bytes that were opened.
-        units: of work that was done; the usual chunk takes two and one for each further test.
+        max_bytes: of messages, and the run is full.
+        max_units: of work, and it is full; see selector.Cost. No chunk may take more.
     """
 
-    def __init__(self, file: Readable, limit: int, screen: Screen) -> None:
-        self.size = self.units = 0
+    def __init__(
+        self, file: Readable, limit: int, screen: Screen, max_bytes: int, max_units: int
+    ) -> None:
         self._file = file
         self._limit = limit
-        self._rows, self._cost = screen.rows, screen.row_cost
+        self._screen = screen
+        self._bytes_left = max_bytes
+        self._max_units = self._units_left = max_units
         self._head = b""  # that stands behind the trailer that was read last
         self._head_at = -1
         self._found: list[bytes] = []
         self._offsets: list[int] = []
         self._chunk_ids: list[int] = []
+
+    @property
+    def is_full(self) -> bool:
+        """No more chunks are to be taken."""
+        return self._bytes_left <= 0 or self._units_left <= 0
 
     def take(self, position: int, chunk_id: int) -> ChunkHeader | None:
         """Open what is wanted of the chunk at a position; None where it cannot be decided so.
@@ -90,6 +95,9 @@ class RowRun:
         header = codec.plain_chunk_header(head, 0, chunk_id)
         if header is None or not has_columns(header):
             return None
+        units = _CHUNK_UNITS + self._screen.screening_units(header.num_records)
+        if units > self._max_units:
+            return None
         data_at = position + header.data_start
         trailer_at = data_at + header.data_size
         following = trailer_at + header.trailer_size
@@ -98,12 +106,12 @@ class RowRun:
         behind = self._file.read(header.trailer_size + HEAD_READ, trailer_at)
         trailer = behind[: header.trailer_size]
         columns = sound_columns(head[: header.data_start], trailer, header)
-        rows = None if columns is None else self._rows(columns)
+        rows = None if columns is None else self._screen.rows(columns)
         if columns is None or rows is None:
             return None
         if rows:
             self._open(columns, rows, header, data_at)
-        self.units += 1 + self._cost * (1 + header.trailer_size // _UNIT_BYTES)
+        self._units_left -= units
         self._chunk_ids.append(chunk_id)
         self._head, self._head_at = behind[header.trailer_size :], following
         return header
@@ -115,7 +123,8 @@ class RowRun:
         )
         self._found += found
         self._offsets += [header.chunk_id + place for place in places]
-        self.size += sum(map(len, found))
+        self._bytes_left -= sum(map(len, found))
+        self._units_left -= len(found)
 
     def opened(self) -> OpenedRows:
         """All that was opened."""

@@ -30,6 +30,17 @@ BYTES = st.integers(1, 255)
 Wanted = dict[int, bytes]
 
 
+class Asked:
+    """A screen for some values; each of `tests` may take as long as there are messages."""
+
+    def __init__(self, matcher: ChunkMatcher, tests: int = 1) -> None:
+        self.rows = matcher.rows
+        self._tests = tests
+
+    def screening_units(self, num_records: int) -> int:
+        return self._tests * num_records
+
+
 def filled(disk: FaultyDisk, kinds: Sequence[list[bytes] | str]) -> tuple[Log, dict[int, bytes]]:
     """A log with a chunk of each kind, and the value of each message by its offset."""
     log = Log.open("s", disk=disk)
@@ -67,7 +78,7 @@ def chosen(
     reader, last = Reader(log, log.segments.find(spec), matcher), -1
     while not reader.at_end:
         before = reader.next_offset
-        rows = reader.read_rows(screen, *sizes)
+        rows = reader.read_rows(Asked(screen), *sizes)
         if rows is not None:
             assert reader.next_offset > before
             for number, offset in enumerate(rows.offsets):
@@ -116,7 +127,7 @@ def test_no_match_is_lost(data: st.DataObject, kinds: list[list[bytes] | str]) -
         disk.files[path].content[data.draw(st.sampled_from(places))] ^= data.draw(BYTES)
     start = data.draw(st.integers(0, max(values, default=0)))
     spec = at_offset(start) if data.draw(st.booleans()) else FIRST
-    sizes = data.draw(st.sampled_from([(1, 1000), (1000, 1), (1000, 7), (1 << 20, 1000)]))
+    sizes = data.draw(st.sampled_from([(1, 1000), (1000, 51), (1000, 100), (1 << 20, 1000)]))
     matcher = screen if data.draw(st.booleans()) else None
     by_columns, whole = chosen(log, spec, matcher, screen, sizes)
     assert {values[offset] for offset in by_columns} <= wanted, "columns are exact"
@@ -143,12 +154,12 @@ def test_little_is_read() -> None:
     for matcher, per_chunk, num_read in ((None, 1, 40), (ChunkMatcher([b"rare"]), 2, 4)):
         reader = Reader(log, log.segments.find(FIRST), matcher)
         disk.reads = 0
-        rows = reader.read_rows(ChunkMatcher([b"rare"]), 1 << 20, 1000)
+        rows = reader.read_rows(Asked(ChunkMatcher([b"rare"])), 1 << 20, 1 << 20)
         assert rows is not None
         assert rows.offsets == [256 * n + 255 for n in range(40) if n % 10 == 5]
         assert len(rows.chunk_ids) == reader.counts.chunks == num_read
         assert disk.reads <= per_chunk * num_read + 4 + 1
-        assert reader.read_rows(ChunkMatcher([b"rare"]), 1 << 20, 1000) is None, "newest"
+        assert reader.read_rows(Asked(ChunkMatcher([b"rare"])), 1 << 20, 1 << 20) is None, "newest"
         reader.close()
 
 
@@ -156,15 +167,14 @@ def test_turns_are_short() -> None:
     log = Log.open("s", disk=FaultyDisk())
     for _ in range(40):
         append(log, [b"x" * 100] * 64, [b"a", b"b"] * 32)
-    for screen, units, num_taken in (
-        (ChunkMatcher([b"b"]), 20, 10),
-        (ChunkMatcher([b"b", *(b"%d" % n for n in range(31))]), 20, 4),
+    for tests, max_bytes, max_units, num_taken in (
+        (1, 1 << 20, 700, 5),  # 50 + 64 + 32 each
+        (4, 1 << 20, 700, 3),
+        (1, 1, 700, 1),
+        (10, 1 << 20, 700, 1),
+        (11, 1 << 20, 700, None),
     ):
         reader = Reader(log, log.segments.find(FIRST))
-        rows = reader.read_rows(screen, 1 << 20, units)
-        assert rows is not None
-        assert len(rows.chunk_ids) == num_taken
-        rows = reader.read_rows(screen, 1, 1000)
-        assert rows is not None
-        assert len(rows.chunk_ids) == 1, "so many bytes were opened"
+        rows = reader.read_rows(Asked(ChunkMatcher([b"b"]), tests), max_bytes, max_units)
+        assert num_taken == (None if rows is None else len(rows.chunk_ids))
         reader.close()

@@ -50,8 +50,8 @@ _TURN_BYTES = 64 << 10
 _READ_CHUNKS = 64
 _READ_BYTES = 128 << 10
 _READ_STEPS = 300  # chunks looked at in a turn, delivered or not
-_ROW_UNITS = 200  # of chunks whose messages are chosen by columns, some 4 ms
 _CHOICE_UNITS = 50_000  # of work in a turn, some 20 ms; the rest is done in a thread
+_ROW_UNITS = 10_000  # of them, where columns choose messages of many chunks, some 4 ms
 _MESSAGES_A_TURN = 5_000  # taken out of a chunk, some 5 ms
 HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
 _BATCH_MESSAGES = 1_000  # that a door is given at a time
@@ -289,8 +289,8 @@ class AmqpConsumer(QueuedConsumer):
         else:
             plain, ends = opened.data, opened.ends
             offsets = [chunk.header.chunk_id + place for place in opened.places]
-        rows = OpenedRows(plain, ends, offsets, [chunk.header.chunk_id])
-        await self._choose_among(rows, wanted, budget)
+        found = OpenedRows(plain, ends, offsets, [chunk.header.chunk_id])
+        await self._choose_among(found, wanted, budget)
 
     async def _choose_among(
         self, rows: OpenedRows, wanted: ConsumerArguments, budget: Budget
