@@ -390,6 +390,13 @@ def widened(raw: bytes) -> bytes:
     return raw
 
 
+# A name twice; fewer items than there are bytes; an odd number of them; a name that is no text; a
+# value that is cut off.
+@example([[b"\0St\xc1\x0b\4\xa1\1aT\1\xa1\1aT\2\0Su\xa0\1x"]])
+@example([[b"\0St\xc1\x0b\2\xa1\1aT\1\xa1\1bT\2\0Su\xa0\1x"]])
+@example([[b"\0St\xc1\x09\3\xa1\1aT\1\xa1\1b\0Su\xa0\1x"]])
+@example([[b"\0St\xc1\x06\2\xa1\1\xffT\1\0Su\xa0\1x"]])
+@example([[b"\0St\xc1\x08\2\xa1\1a\xa1\x08xy\0Su\xa0\1x"]])
 @given(st.lists(alike(), min_size=1, max_size=3))
 def test_the_usual_form_is_read_as_any_other(kinds: list[list[bytes]]) -> None:
     """Over all types and damage: properties that are read in one pass, and by the general way."""
