@@ -521,8 +521,17 @@ class Reader:
             offset += header.num_records
         self.counts.chunks += len(chunks) - first
         self.counts.records += offset - self.next_offset
-        self._position, self.next_offset = position, offset
+        self._position = position
+        self.next_offset = self._offset_behind(offset)
         return size
+
+    def _offset_behind(self, offset: int) -> int:
+        """The offset at the position, by the chunk before it, as far as that can be.
+
+        The count of a header that is damaged would leave the reader before the end, or behind it.
+        """
+        end = self._segment.next_offset
+        return end if self._position >= self._segment.size else min(offset, end - 1)
 
     def _step(self) -> StoredChunk | None:
         """Read the chunk at the position and move behind it; None when it is not wanted."""
@@ -535,7 +544,7 @@ class Reader:
         if window.cold is not None and position + size > window.end:
             window.hold(window.cold, position, size)
         self._position = position + size
-        self.next_offset = header.next_offset
+        self.next_offset = self._offset_behind(header.next_offset)
         if header.chunk_type != USER:
             return None
         if self._matcher is not None and not _is_wanted(window, self._matcher, position, header):
@@ -566,7 +575,10 @@ class Reader:
         except FormatError:
             damage = self._segment.mark_damaged(self._file, position, self.next_offset)
             self._position = damage.end
-            self._lose_until(damage.next_offset)
+            if damage.end > position:
+                self._lose_until(damage.next_offset)
+            else:  # the chunk before had a wrong count
+                self.next_offset = damage.next_offset
             return None
         return header
 

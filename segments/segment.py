@@ -255,7 +255,11 @@ class Segment:
         """Note the damage at `position`, where the chunk of `offset` cannot be read.
 
         The next chunk with a good header ends it, or else the end of the segment does. Readers
-        step over it from now on.
+        step over it from now on. Nothing is noted where that chunk is whole, and has another offset
+        than the count of the one before let expect, by its own header and the index.
+
+        Returns:
+            What to step over; nothing, but the right offset, where the chunk before is the culprit.
 
         Raises:
             UnreadableError: not even the beginning of the file can be read: it is not this place
@@ -268,6 +272,8 @@ class Segment:
         found = self._after_chunk(file, position, offset) or self._next_known(
             file, position, offset
         )
+        if found is not None and found[0] == position:
+            return Damage(position, position, offset, found[1])
         if found is None:
             file.read(FILE_HEADER_SIZE, 0)
             found = self.size, self.next_offset
@@ -286,13 +292,18 @@ class Segment:
         return (end, next_offset) if is_sound else None
 
     def _next_known(self, file: Readable, position: int, offset: int) -> tuple[int, int] | None:
-        """Position and offset of the next chunk with a good header, by the index."""
+        """Position and offset of the next chunk with a good header, by the index.
+
+        That may be the one at `position`, with another offset.
+        """
         try:
             with self.index() as index:
-                for number in range(index.first_after_position(position), index.num_records):
+                for number in range(index.first_after_position(position - 1), index.num_records):
                     record = index.record(number)
+                    is_here = record.position == position and record.chunk_id != offset
                     is_behind = record.position > position and record.chunk_id > offset
-                    if is_behind and read_header(file, record.position, record.chunk_id):
+                    is_next = is_here or is_behind
+                    if is_next and read_header(file, record.position, record.chunk_id):
                         return record.position, record.chunk_id
         except FormatError:  # the index cannot be read either
             return None

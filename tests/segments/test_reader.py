@@ -19,7 +19,7 @@ from segments import (
 )
 from segments.format_constants import MMH3_SCHEME
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, bodies_of, entry, read_bodies, read_chunks
+from tests.support.logs import append, bodies_of, entry, read_bodies, read_chunks, sub_batch
 
 CHUNKS = st.lists(
     st.lists(
@@ -250,3 +250,62 @@ def test_little_that_was_just_appended_is_not_read(values: list[bytes] | None) -
     assert disk.reads  # much of it is not kept in memory
     for reader in readers:
         reader.close()
+
+
+@pytest.mark.parametrize("has_sub_batches", [False, True])
+@pytest.mark.parametrize("wrong", [1, 9, 11, 25, 4_000])
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("chunks_a_segment", [2, 100])
+def test_a_wrong_count_in_a_header_costs_no_other_chunk(
+    tmp_path: Path, chunks_a_segment: int, number: int, wrong: int, has_sub_batches: bool
+) -> None:
+    log = Log.open(str(tmp_path / "s"), LogPolicy(max_segment_chunks=chunks_a_segment))
+    for first in range(0, 40, 10):
+        _append_ten(log, first, in_a_sub_batch=has_sub_batches)
+    path, position = _place_of(log, number)
+    with path.open("r+b") as file:
+        file.seek(position + _NUM_RECORDS_AT)
+        assert int.from_bytes(file.read(4), "big") == 10
+        file.seek(position + _NUM_RECORDS_AT)
+        file.write(wrong.to_bytes(4, "big"))
+    reader = Reader(log, log.segments.find(FIRST))
+    found = _read_to_end(reader)
+    _append_ten(log, 40, in_a_sub_batch=has_sub_batches)
+    found += _read_to_end(reader)
+    reader.close()
+    log.close()
+    others = {0, 10, 20, 30, 40} - {number * 10}
+    assert others <= set(found)
+    assert found == sorted(set(found))
+
+
+_NUM_RECORDS_AT = 4
+
+
+def _append_ten(log: Log, first: int, *, in_a_sub_batch: bool) -> None:
+    builder = ChunkBuilder()
+    data = b"".join(entry(b"%d" % number) for number in range(first, first + 10))
+    if in_a_sub_batch:
+        builder.add(sub_batch(data, 10), 1, 10, None)
+    else:
+        builder.add(data, 10, 10, None)
+    log.append([builder], first)
+
+
+def _place_of(log: Log, number: int) -> tuple[Path, int]:
+    """The file of a chunk, and where it begins there."""
+    reader = Reader(log, log.segments.find(at_offset(number * 10)))
+    (chunk,) = reader.read(1, 1, 10)
+    segment = log.segments.holding(number * 10)
+    reader.close()
+    return Path(segment.path()), chunk.data_position - chunk.header.data_start
+
+
+def _read_to_end(reader: Reader) -> list[int]:
+    """The ids of all chunks; a reader that does not come to the end fails."""
+    found: list[int] = []
+    for _ in range(100):
+        if reader.at_end:
+            return found
+        found += [chunk.header.chunk_id for chunk in reader.read(2, 1 << 20, 10)]
+    raise AssertionError(f"stands at {reader.next_offset}")
