@@ -11,7 +11,7 @@ of messages never mean "none"; the server's 0 does, or that message 0 is stored.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import anyio
 
@@ -24,16 +24,17 @@ from segments.message import Message
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.publish import (
     MAX_SUB_BATCH_BYTES,
-    Outgoing,
-    encode_entries,
-    encode_filtered_entries,
+    encode_entry,
+    encode_filtered_entry,
     encode_sub_batch,
+    with_no_value,
 )
 
 OK = ResponseCode.OK
 FilterValue: TypeAlias = Callable[[Message], str | bytes | None]
 
 _FRAME_MESSAGES = 100  # what the server keeps in one chunk, several times over
+_FRAMES = 5  # that are sent together: a call for each would cost as much as its messages
 _FRAME_OVERHEAD = 13
 _MESSAGE_OVERHEAD = 14
 _SUB_BATCH_OVERHEAD = 19
@@ -44,11 +45,11 @@ _MAX_SUB_BATCH = 65_535
 _BEHIND = ResponseCode.PUBLISHER_DOES_NOT_EXIST  # as the server says of messages behind a refusal
 
 
-class _SubBatch(NamedTuple):
-    """Messages packed together, as they stand in a frame."""
+class _SubBatch(bytes):
+    """The entry of messages that are packed together; it never has a filter value."""
 
-    publishing_id: int
-    entry: bytes
+
+_Given: TypeAlias = tuple[int, bytes]  # the publishing id, and the entry as it stands in a frame
 
 
 class _Flush:
@@ -93,14 +94,15 @@ class Producer:
         self._publisher_id = -1
         self._is_new = True
         self._highest_given = -1
-        self._waiting: list[Outgoing | _SubBatch] = []
-        self._unconfirmed: dict[int, Outgoing | _SubBatch] = {}
-        self._has_values = filter_value is not None
+        self._waiting: list[_Given] = []
+        self._unconfirmed: dict[int, bytes] = {}
+        self._has_values = filter_value is not None  # and all entries but sub-batches say so
         self._refused: list[tuple[int, int]] = []
         self._ended_by: tuple[int, int] | None = None  # see the top: the first that was refused
         self._flushes: set[_Flush] = set()
         self._error: Exception | None = None
         self._has_work = anyio.Event()
+        self._is_woken = False
         self._progress = Signal()
         self._pumping = anyio.CancelScope()
 
@@ -135,7 +137,10 @@ class Producer:
         """
         message = as_message(message)
         value = self.value_of(message) if filter_value is None else filter_value
-        return await self.send_encoded(message.encode(), value, publishing_id)
+        body = message.encode()
+        if not self._has_room():
+            await self.room()
+        return self.accept(body, value, publishing_id)
 
     async def send_encoded(
         self,
@@ -144,7 +149,8 @@ class Producer:
         publishing_id: int | None = None,
     ) -> int:
         """As `send`, for a message that is encoded already."""
-        await self.room()
+        if not self._has_room():
+            await self.room()
         return self.accept(body, filter_value, publishing_id)
 
     def value_of(self, message: Message) -> str | bytes | None:
@@ -156,12 +162,21 @@ class Producer:
         """Whether so many messages are unconfirmed that no more are taken."""
         return self.num_unconfirmed >= self._window and self._error is None
 
+    def _has_room(self) -> bool:
+        """Whether `room` has nothing to do."""
+        gathered = len(self._waiting)
+        return (
+            gathered < _FRAME_MESSAGES * _FRAMES
+            and gathered + len(self._unconfirmed) < self._window
+            and self._ended_by is None
+        )
+
     async def room(self) -> None:
-        """Return when there is room for a message; send what has gathered if it fills a frame."""
-        if len(self._waiting) >= _FRAME_MESSAGES:
+        """Return when there is room for a message; send what has gathered if it is much."""
+        if len(self._waiting) >= _FRAME_MESSAGES * _FRAMES:
             await self._write()
         while self.is_full:
-            self._has_work.set()
+            self._wake()
             await self._progress.wait()
         if self._ended_by is not None:  # and what becomes of all that was given can be told
             await self._settled(_Flush(self.last_publishing_id))
@@ -178,15 +193,47 @@ class Producer:
             StreamError: the stream is gone, or the connection for good.
         """
         value = _value_bytes(filter_value)
-        self.check()
+        if self._error is not None or self._ended_by is not None:
+            self.check()
         if value is None and self._missing_value is not None:
             value = self._if_it_fits(self._missing_value(body), body)
-        self._check_size(len(body) + len(value or b""), _MESSAGE_OVERHEAD)
-        if value and len(value) > _MAX_VALUE_BYTES:
-            raise ValueError(
-                f"filter value is {len(value)} bytes, expected {_MAX_VALUE_BYTES} at most"
-            )
-        number = self.last_publishing_id + 1 if publishing_id is None else publishing_id
+        size = len(body)
+        if value is not None:
+            size += len(value)
+            if len(value) > _MAX_VALUE_BYTES:
+                self._check_size(size, _MESSAGE_OVERHEAD)
+                raise ValueError(
+                    f"filter value is {len(value)} bytes, expected {_MAX_VALUE_BYTES} at most"
+                )
+            if not self._has_values:
+                self._begin_values()
+        if size > self._frame_max - _FRAME_OVERHEAD - _MESSAGE_OVERHEAD:
+            self._check_size(size, _MESSAGE_OVERHEAD)
+        number = self._next_number() if publishing_id is None else self._number(publishing_id)
+        entry = (
+            encode_filtered_entry(number, body, value)
+            if self._has_values
+            else encode_entry(number, body)
+        )
+        self._waiting.append((number, entry))
+        if not self._is_woken:
+            self._wake()
+        return number
+
+    def _next_number(self) -> int:
+        """The number of a message that comes without one."""
+        number = self.last_publishing_id + 1
+        if number >= _END_OF_IDS:
+            return self._number(number)
+        self.last_publishing_id = self._highest_given = number
+        return number
+
+    def _number(self, number: int) -> int:
+        """Take note of the number that a message comes with.
+
+        Raises:
+            ValueError: it is none, or has been given to another.
+        """
         if not 0 <= number < _END_OF_IDS:
             raise ValueError(f"publishing id is {number}, expected 0 or more, below 2**64")
         if not self.name and number <= self._highest_given:  # they could not be told apart
@@ -196,15 +243,28 @@ class Producer:
             )
         self._highest_given = max(number, self._highest_given)
         self.last_publishing_id = max(number, self.last_publishing_id)
-        self._waiting.append(Outgoing(number, body, value))
-        self._has_values = self._has_values or value is not None
-        self._has_work.set()
         return number
+
+    def _begin_values(self) -> None:
+        """The first filter value: from now on all entries say which they have."""
+        self._has_values = True
+        self._waiting = [(number, _with_no_value(entry)) for number, entry in self._waiting]
+        given = self._unconfirmed
+        given.update((number, _with_no_value(entry)) for number, entry in given.items())
+
+    def _wake(self) -> None:
+        """Let `pump` send what waits, once the program pauses."""
+        self._is_woken = True
+        self._has_work.set()
 
     async def send_all(self, messages: Iterable[Message | bytes]) -> None:
         """Give several messages; see `send`."""
-        for message in messages:
-            await self.send(message)
+        for given in messages:
+            message = as_message(given)
+            body, value = message.encode(), self.value_of(message)
+            if not self._has_room():
+                await self.room()
+            self.accept(body, value)
 
     async def send_sub_batch(
         self, messages: Iterable[Message | bytes], compression: str = "gzip"
@@ -239,8 +299,8 @@ class Producer:
         self.last_publishing_id += len(bodies)
         number = self._highest_given = self.last_publishing_id
         entry = encode_sub_batch(number, len(bodies), NAMES[compression], full_size, packed)
-        self._waiting.append(_SubBatch(number, entry))
-        self._has_work.set()
+        self._waiting.append((number, _SubBatch(entry)))
+        self._wake()
         return number
 
     async def flush(self) -> None:
@@ -269,7 +329,7 @@ class Producer:
         """Return when what was given before is stored or refused."""
         while self._lacks(flush):
             self._check_open()
-            self._has_work.set()
+            self._wake()
             await self._progress.wait()
 
     def _lacks(self, flush: "_Flush") -> bool:
@@ -277,7 +337,7 @@ class Producer:
         # Numbers that are not in order are those of duplicates, so the oldest one tells.
         oldest = next(iter(self._unconfirmed), None)
         if oldest is None and self._waiting:
-            oldest = self._waiting[0].publishing_id
+            oldest, _ = self._waiting[0]
         return oldest is not None and oldest <= flush.last
 
     @property
@@ -333,9 +393,9 @@ class Producer:
     def _go_on(self, connection: ClientConnection, number: int, sequence: int) -> None:
         """Send again what is not stored; up to `sequence` everything is, see the top."""
         missing = [
-            sent
-            for sent in self._unconfirmed.values()
-            if sent.publishing_id > sequence or not sequence
+            (number, entry)
+            for number, entry in self._unconfirmed.items()
+            if number > sequence or not sequence
         ]
         self._waiting[:0] = missing
         self.num_confirmed += len(self._unconfirmed) - len(missing)
@@ -343,15 +403,21 @@ class Producer:
         self._connection, self._publisher_id = connection, number
         self._frame_max = connection.frame_max
         self._refuse_too_large()
-        self._has_work.set()
+        self._wake()
         self._progress.set()
 
     def _refuse_too_large(self) -> None:
         """Give up what waits and fits into no frame: the limit may be lower than it was."""
         room = self._frame_max - _FRAME_OVERHEAD
-        too_large = [waiting for waiting in self._waiting if _size(waiting) > room]
-        self._waiting = [waiting for waiting in self._waiting if _size(waiting) <= room]
-        self._refuse([(m.publishing_id, int(ResponseCode.FRAME_TOO_LARGE)) for m in too_large])
+        waiting, self._waiting = self._waiting, []
+        too_large: list[tuple[int, int]] = []
+        for number, entry in waiting:
+            full = entry if self._has_values else _with_no_value(entry)  # as it may be later
+            if len(full) > room:
+                too_large.append((number, int(ResponseCode.FRAME_TOO_LARGE)))
+            else:
+                self._waiting.append((number, entry))
+        self._refuse(too_large)
 
     def _refuse(self, faults: Sequence[tuple[int, int]]) -> None:
         """These are not stored; nor is, of a producer with a name, what waits behind them."""
@@ -360,16 +426,15 @@ class Producer:
             self._ended_by = self._ended_by or faults[0]
         if self._ended_by is not None:
             last, _ = self._ended_by
-            behind = [waiting for waiting in self._waiting if waiting.publishing_id > last]
-            self._waiting = [waiting for waiting in self._waiting if waiting.publishing_id < last]
-            self._refused += [(message.publishing_id, _BEHIND) for message in behind]
+            self._refused += [(number, _BEHIND) for number, _ in self._waiting if number > last]
+            self._waiting = [given for given in self._waiting if given[0] < last]
 
     async def pump(self) -> None:
         """Send what gathers whenever the program pauses."""
         with self._pumping:
             while True:
                 await self._has_work.wait()
-                self._has_work = anyio.Event()
+                self._has_work, self._is_woken = anyio.Event(), False
                 await self._write()
 
     def received(self, command: c.ServerCommand) -> None:
@@ -423,48 +488,50 @@ class Producer:
         connection = self._connection
         if connection is None:
             return
-        next_frame = partial(self._next_frame, connection)
+        frames = partial(self._next_frames, connection)
         while self._waiting and connection is self._connection:
             try:
-                await connection.send_frame(next_frame)
+                await connection.send_frame(frames)
             except ConnectionLost:
                 return  # it is sent again on the next connection
 
-    def _next_frame(self, connection: ClientConnection) -> bytes:
-        """A frame of what waits longest, at most as large as the server takes.
+    def _next_frames(self, connection: ClientConnection) -> bytes:
+        """Frames of what waits longest.
 
-        Called when it is sent next, not before: messages leave the queue as they are sent.
+        Called when they are sent next, not before: messages leave the queue as they are sent.
         """
-        if not self._waiting or connection is not self._connection:
+        if connection is not self._connection:
             return b""
-        first = self._waiting[0]
-        if isinstance(first, _SubBatch):
-            del self._waiting[0]
-            self._unconfirmed[first.publishing_id] = first
-            return codec.encode(c.Publish(self._publisher_id, 1, first.entry))
-        messages = self._fitting()
-        del self._waiting[: len(messages)]
-        self._unconfirmed |= {message.publishing_id: message for message in messages}
-        command: c.Publish | c.PublishFiltered
-        if self._has_values:
-            entries = encode_filtered_entries(messages)
-            command = c.PublishFiltered(self._publisher_id, len(messages), entries)
-        else:
-            command = c.Publish(self._publisher_id, len(messages), encode_entries(messages))
-        return codec.encode(command)
+        frames: list[bytes] = []
+        while self._waiting and len(frames) < _FRAMES:
+            frames.append(self._next_frame())
+        return b"".join(frames)
 
-    def _fitting(self) -> list[Outgoing]:
-        """The messages that wait longest, up to a sub-batch, as many as a frame takes."""
+    def _next_frame(self) -> bytes:
+        """A frame of what waits longest, at most as large as the server takes."""
+        given = self._fitting()
+        del self._waiting[: len(given)]
+        self._unconfirmed.update(given)
+        is_filtered = self._has_values and not isinstance(given[0][1], _SubBatch)
+        kind = c.PublishFiltered if is_filtered else c.Publish
+        entries = b"".join([entry for _, entry in given])
+        return codec.encode(kind(self._publisher_id, len(given), entries))
+
+    def _fitting(self) -> list[_Given]:
+        """What waits longest: a sub-batch alone, or as many messages before one as a frame takes."""
+        given = self._waiting[:_FRAME_MESSAGES]
+        if isinstance(given[0][1], _SubBatch):
+            return given[:1]
         room = self._frame_max - _FRAME_OVERHEAD
-        messages: list[Outgoing] = []
-        for message in self._waiting[:_FRAME_MESSAGES]:
-            if isinstance(message, _SubBatch):
-                break
-            room -= _size(message)
-            if room < 0:
-                break
-            messages.append(message)
-        return messages
+        for count, (_, entry) in enumerate(given):
+            room -= len(entry)
+            if room < 0 or isinstance(entry, _SubBatch):
+                return given[:count]
+        return given
+
+
+def _with_no_value(entry: bytes) -> bytes:
+    return entry if isinstance(entry, _SubBatch) else with_no_value(entry)
 
 
 def _value_bytes(value: object) -> bytes | None:
@@ -475,13 +542,6 @@ def _value_bytes(value: object) -> bytes | None:
         return value
     found = type(value).__name__
     raise TypeError(f"filter value is {found}, expected text, bytes, or None for none")
-
-
-def _size(message: Outgoing | _SubBatch) -> int:
-    """Bytes in a frame."""
-    if isinstance(message, _SubBatch):
-        return len(message.entry)
-    return len(message.body) + len(message.filter_value or b"") + _MESSAGE_OVERHEAD
 
 
 def as_message(message: object) -> Message:

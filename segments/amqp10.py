@@ -447,13 +447,19 @@ def find_in_list(raw: bytes, position: int, index: int) -> Value:
 # -- writing
 
 _NULL, _TRUE, _FALSE = bytes((codes.NULL,)), bytes((codes.TRUE,)), bytes((codes.FALSE,))
-_SMALL_LONG, _LONG, _ULONG = bytes((codes.SMALL_LONG,)), bytes((codes.LONG,)), bytes((codes.ULONG,))
+_SMALL_LONG, _LONG, _ULONG = bytes((codes.SMALL_LONG,)), codes.LONG, bytes((codes.ULONG,))
 _DOUBLE, _TIMESTAMP, _UUID = (
     bytes((code,)) for code in (codes.DOUBLE, codes.TIMESTAMP, codes.UUID)
 )
-_BINARY_8, _BINARY_32 = codes.BINARIES
-_STRING_8, _STRING_32 = codes.STRINGS
-_SYMBOL_8, _SYMBOL_32 = codes.SYMBOLS
+# How short values begin, by their size: made once, because every property of a message has one.
+_BINARY_HEADS, _STRING_HEADS, _SYMBOL_HEADS = (
+    [bytes((short, size)) for size in range(_MAX_U8 + 1)]
+    for short, _ in (codes.BINARIES, codes.STRINGS, codes.SYMBOLS)
+)
+(_, _BINARY_32), (_, _STRING_32), (_, _SYMBOL_32) = codes.BINARIES, codes.STRINGS, codes.SYMBOLS
+_SMALLEST_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
+_SMALL_LONGS = {n: _SMALL_LONG + n.to_bytes(1, "big", signed=True) for n in range(-128, 128)}
+_pack_long, _pack_size = struct.Struct(">Bq").pack, struct.Struct(">BI").pack
 
 
 def encode_value(value: Value) -> bytes:
@@ -473,29 +479,31 @@ def encode_value(value: Value) -> bytes:
 
 
 def _encode_int(value: int) -> bytes:
-    if -128 <= value <= 127:  # noqa: PLR2004 - one signed byte
-        return _SMALL_LONG + value.to_bytes(1, "big", signed=True)
-    if -(1 << 63) <= value < 1 << 63:
-        return _LONG + value.to_bytes(8, "big", signed=True)
+    small = _SMALL_LONGS.get(value)
+    if small is not None:
+        return small
+    if _SMALLEST_LONG <= value <= _MAX_LONG:
+        return _pack_long(_LONG, value)
     if value < 1 << 64 and value > 0:
         return _ULONG + value.to_bytes(8, "big")
     raise ValueError(f"{value} does not fit into 64 bits")
 
 
-def _sized(short: int, long: int, data: bytes) -> bytes:
-    if len(data) <= _MAX_U8:
-        return bytes((short, len(data))) + data
-    return bytes((long,)) + _U32.pack(len(data)) + data
+def binary_head(size: int) -> bytes:
+    """What stands before the bytes of a byte string."""
+    return _BINARY_HEADS[size] if size <= _MAX_U8 else _pack_size(_BINARY_32, size)
 
 
 def encode_binary(value: bytes) -> bytes:
     """A byte string."""
-    return _sized(_BINARY_8, _BINARY_32, value)
+    return binary_head(len(value)) + value
 
 
 def encode_text(value: str) -> bytes:
     """A string."""
-    return _sized(_STRING_8, _STRING_32, value.encode())
+    raw = value.encode()
+    size = len(raw)
+    return (_STRING_HEADS[size] if size <= _MAX_U8 else _pack_size(_STRING_32, size)) + raw
 
 
 _encoded_key = lru_cache(maxsize=1024)(encode_text)  # keys that are looked up again and again
@@ -507,22 +515,51 @@ def encode_symbol(value: str) -> bytes:
     Raises:
         ValueError: it is not ASCII.
     """
-    return _sized(_SYMBOL_8, _SYMBOL_32, value.encode("ascii"))
+    raw = value.encode("ascii")
+    size = len(raw)
+    return (_SYMBOL_HEADS[size] if size <= _MAX_U8 else _pack_size(_SYMBOL_32, size)) + raw
 
 
 def encode_list(
     items: Sequence[bytes], short: int = codes.LIST_8, long: int = codes.LIST_32
 ) -> bytes:
     """A list of values that are encoded already; with other codes a map."""
-    data = b"".join(items)
-    if len(data) < _MAX_U8 and len(items) <= _MAX_U8:
-        return bytes((short, len(data) + 1, len(items))) + data
-    return bytes((long,)) + _U32.pack(len(data) + 4) + _U32.pack(len(items)) + data
+    return _compound(b"".join(items), len(items), short, long)
+
+
+def _compound(data: bytes, count: int, short: int, long: int) -> bytes:
+    if len(data) < _MAX_U8 and count <= _MAX_U8:
+        return b"%c%c%c%b" % (short, len(data) + 1, count, data)
+    return _pack_size(long, len(data) + 4) + _U32.pack(count) + data
 
 
 def encode_map(items: Sequence[bytes]) -> bytes:
     """A map of keys and values, in turn, that are encoded already."""
     return encode_list(items, _MAP_8, _MAP_32)
+
+
+def encode_named(values: Mapping[str, Value]) -> bytes:
+    """A map of values by name: as `encode_map` of their encodings, at a quarter of the cost.
+
+    Every message that is published with properties comes along here: keys are encoded once, usual
+    values without a call.
+
+    Raises:
+        TypeError, ValueError: see `encode_value`.
+    """
+    parts: list[bytes] = []
+    for name, value in values.items():
+        if type(value) is str:
+            raw = value.encode()
+            size = len(raw)
+            head = _STRING_HEADS[size] if size <= _MAX_U8 else _pack_size(_STRING_32, size)
+            parts += (_encoded_key(name), head, raw)
+        elif type(value) is int and _SMALLEST_LONG <= value <= _MAX_LONG:
+            head = _SMALL_LONGS.get(value) or _pack_long(_LONG, value)
+            parts += (_encoded_key(name), head)
+        else:
+            parts += (_encoded_key(name), encode_value(value))
+    return _compound(b"".join(parts), 2 * len(values), _MAP_8, _MAP_32)
 
 
 def encode_timestamp(value: datetime) -> bytes:

@@ -6,20 +6,21 @@ the rest.
 Source: OASIS AMQP 1.0 part 3 (messaging), 3.2.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from segments.amqp10 import (
     Value,
     decode_value,
-    encode_binary,
+    binary_head,
     encode_list,
     encode_map,
+    encode_named,
     encode_symbol,
-    encode_text,
     encode_value,
     find_in_list,
     find_in_map,
@@ -82,28 +83,23 @@ class Message:
             TypeError: a property's type has no AMQP type.
             ValueError: a property is out of range.
         """
-        parts = []
+        parts: list[bytes] = []
         if self.annotations:
             items = [
                 part
                 for key, value in self.annotations.items()
                 for part in (encode_symbol(key), encode_value(value))
             ]
-            parts += [_head(Section.MESSAGE_ANNOTATIONS), encode_map(items)]
-        properties = _encode_properties(self.properties)
-        if properties:
-            parts += [_head(Section.PROPERTIES), encode_list(properties)]
+            parts += (_ANNOTATIONS, encode_map(items))
+        fields = _fields_of(self.properties)
+        if fields != _NO_FIELDS:
+            parts += (_PROPERTIES, encode_list(_encode_fields(fields)))
         if self.application_properties:
-            items = [
-                part
-                for key, value in self.application_properties.items()
-                for part in (encode_text(key), encode_value(value))
-            ]
-            parts += [_head(Section.APPLICATION_PROPERTIES), encode_map(items)]
-        if self.value is not None:
-            parts += [_head(Section.VALUE), encode_value(self.value)]
+            parts += (_APPLICATION_PROPERTIES, encode_named(self.application_properties))
+        if self.value is None:
+            parts += (_DATA, binary_head(len(self.body)), self.body)
         else:
-            parts += [_head(Section.DATA), encode_binary(self.body)]
+            parts += (_VALUE, encode_value(self.value))
         return b"".join(parts)
 
 
@@ -296,8 +292,18 @@ _FIRST_BODY = min(_BODY_SECTIONS)
 _NULL, _UINT, _ULONG = (bytes((code,)) for code in (NULL, UINT, ULONG))
 
 
-def _head(section: Section) -> bytes:
-    return SHORT_DESCRIPTOR + bytes((section,))
+_ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA, _VALUE = (
+    SHORT_DESCRIPTOR + bytes((section,))
+    for section in (
+        Section.MESSAGE_ANNOTATIONS,
+        Section.PROPERTIES,
+        Section.APPLICATION_PROPERTIES,
+        Section.DATA,
+        Section.VALUE,
+    )
+)
+_fields_of = attrgetter(*PROPERTY_NAMES)
+_NO_FIELDS = (None,) * len(PROPERTY_NAMES)
 
 
 def _find_sections(raw: bytes) -> dict[int, list[int]]:
@@ -364,11 +370,10 @@ def find_section(raw: bytes, wanted: int) -> int | None:
     return None
 
 
-def _encode_properties(properties: Properties) -> list[bytes]:
-    """The fields in order, without the missing ones at the end."""
+def _encode_fields(values: Iterable[Any]) -> list[bytes]:
+    """The fixed properties in order, without the missing ones at the end."""
     parts: list[bytes] = []
-    for name in PROPERTY_NAMES:
-        value = getattr(properties, name)
+    for name, value in zip(PROPERTY_NAMES, values, strict=True):
         if value is None:
             parts.append(_NULL)
         elif name in _SYMBOLS:

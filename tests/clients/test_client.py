@@ -139,6 +139,24 @@ class TestMessages:
 
         run(work)
 
+    def test_filter_values_that_begin_late(self, run: Runner, stream: str) -> None:
+        """What waits then, and what is not confirmed yet, is published without one."""
+
+        async def work(client: Client) -> None:
+            await client.create(stream)
+            async with client.producer(stream) as producer:
+                for number in range(1_300):
+                    await producer.send(b"%d" % number)
+                await producer.send(b"1300", filter_value="v")
+                await producer.send(b"1301")
+            found = await read(client, stream)
+            assert [message.body for message in found] == [b"%d" % n for n in range(1_302)]
+            some = await read(client, stream, filter_values=["v"])
+            assert b"1300" in {message.body for message in some}
+            assert 0 < len(some) < 1_302
+
+        run(work)
+
     @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
     def test_sub_batches(self, run: Runner, stream: str, compression: str) -> None:
         async def work(client: Client) -> None:

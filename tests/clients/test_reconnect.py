@@ -116,7 +116,9 @@ class TestProducers:
                 async with through(proxy) as client, client.producer(stream, name="p") as producer:
                     for start in range(0, COUNT, 60):
                         await producer.send_sub_batch(bodies[start : start + 20], "gzip")
-                        for body in bodies[start + 20 : start + 60]:
+                        for body in bodies[start + 20 : start + 40]:
+                            await producer.send(body)
+                        for body in bodies[start + 40 : start + 60]:
                             await producer.send(body, filter_value="v")
             assert await everything(running_server.uri, stream) == bodies
 

@@ -15,6 +15,9 @@ from segments.amqp10 import (
     Symbol,
     decode_value,
     encode_map,
+    encode_named,
+    encode_symbol,
+    encode_text,
     encode_value,
 )
 from segments.errors import FormatError
@@ -50,6 +53,56 @@ def test_values_come_back(value: Any) -> None:
     assert decode_value(raw) == (value, len(raw))
     found, _ = decode_value(b"xx" + raw + b"yy", 2)
     assert type(found) is type(value)
+
+
+BORDERS = st.sampled_from([-129, -128, 127, 128, -(2**63), 2**63 - 1, 2**63, 2**64 - 1])
+LONG = st.integers(225, 260).map("é".rjust)  # near what a short text and a short map hold
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.text(max_size=5) | LONG, VALUES | BORDERS | LONG, max_size=6))
+def test_values_by_name_are_written_as_each_alone(values: dict[str, Any]) -> None:
+    items = [part for name in values for part in (encode_text(name), encode_value(values[name]))]
+    assert encode_named(values) == encode_map(items)
+
+
+def test_more_values_by_name_than_a_short_map_counts() -> None:
+    for count in (127, 128, 200):
+        values = {str(n): None for n in range(count)}
+        found, _ = decode_value(encode_named(values))
+        assert found == values
+
+
+@pytest.mark.parametrize(
+    ("value", "head"),
+    [
+        ("x" * 255, "a1ff"),
+        ("x" * 256, "b100000100"),
+        ("é" * 127 + "x", "a1ff"),
+        ("é" * 128, "b100000100"),
+        (b"x" * 255, "a0ff"),
+        (b"x" * 256, "b000000100"),
+        (-128, "5580"),
+        (-129, "81ffffffffffffff7f"),
+        (127, "557f"),
+        (128, "810000000000000080"),
+        (2**63 - 1, "817fffffffffffffff"),
+        (2**63, "808000000000000000"),
+        (True, "41"),
+        (1.0, "823ff0000000000000"),
+    ],
+)
+def test_the_shortest_encoding(value: Any, head: str) -> None:
+    assert encode_value(value).hex().startswith(head)
+    by_name = encode_named({"k": value}).hex()
+    assert head in (by_name[12 : 12 + len(head)], by_name[24 : 24 + len(head)])
+    if isinstance(value, bytes):
+        assert Message(value).encode().hex().startswith("005375" + head)
+
+
+def test_symbols_at_the_border() -> None:
+    assert encode_symbol("x" * 255)[:2] == b"\xa3\xff"
+    assert encode_symbol("x" * 256)[:5] == b"\xb3\0\0\1\0"
 
 
 @given(VALUES, st.data())

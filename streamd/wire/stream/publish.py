@@ -396,27 +396,45 @@ class Outgoing(NamedTuple):
     filter_value: bytes | None = None
 
 
+def encode_entry(publishing_id: int, body: bytes) -> bytes:
+    """A message as an entry of a Publish frame, version 1."""
+    return _SIMPLE.pack(publishing_id, len(body)) + body
+
+
+def encode_filtered_entry(publishing_id: int, body: bytes, value: bytes | None) -> bytes:
+    """A message as an entry of a Publish frame, version 2.
+
+    Raises:
+        struct.error: the filter value is longer than 32,767 bytes.
+    """
+    if value is None:
+        return _NO_VALUE.pack(publishing_id, -1, len(body)) + body
+    size = len(value)
+    return _filtered_head(size).pack(publishing_id, size, value, len(body)) + body
+
+
+@lru_cache(maxsize=256)
+def _filtered_head(size: int) -> struct.Struct:
+    """What stands before a message with a filter value of a size."""
+    return struct.Struct(f">Qh{size}sI")
+
+
+_NO_VALUE = struct.Struct(">QhI")
+
+
+def with_no_value(entry: bytes) -> bytes:
+    """An entry of version 1, which is no sub-batch, as one of version 2."""
+    return entry[:ID_SIZE] + _LENGTH16.pack(-1) + entry[ID_SIZE:]
+
+
 def encode_entries(messages: Sequence[Outgoing]) -> bytes:
     """Messages as the entries of a Publish frame, version 1; filter values are left out."""
-    return b"".join([_SIMPLE.pack(m.publishing_id, len(m.body)) + m.body for m in messages])
+    return b"".join([encode_entry(m.publishing_id, m.body) for m in messages])
 
 
 def encode_filtered_entries(messages: Sequence[Outgoing]) -> bytes:
-    """Messages as the entries of a Publish frame, version 2.
-
-    Raises:
-        struct.error: a filter value is longer than 32,767 bytes.
-    """
-    parts = []
-    for publishing_id, body, value in messages:
-        length = -1 if value is None else len(value)
-        parts += [
-            _FILTERED_HEAD.pack(publishing_id, length),
-            value or b"",
-            _LENGTH32.pack(len(body)),
-            body,
-        ]
-    return b"".join(parts)
+    """Messages as the entries of a Publish frame, version 2; see `encode_filtered_entry`."""
+    return b"".join([encode_filtered_entry(*message) for message in messages])
 
 
 def encode_sub_batch(
