@@ -161,6 +161,7 @@ class Client(Administration):
         place = Place(stream, name if offset == _STORED else "", start)
         consumer = Consumer(connection, stream, name, place, wanted, credit, members, **end)
         async with connection.opened(connection.consumers, consumer):
+            connection.tasks.start_soon(consumer.grant)
             try:
                 yield consumer
             finally:

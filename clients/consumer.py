@@ -121,9 +121,14 @@ class _Since(NamedTuple):
 
 
 class _Arrived(NamedTuple):
-    """A chunk, what of it was asked for (the first offset, the end, the time), and in which era."""
+    """A chunk, what of it was asked for (the first offset, the end, the time), and in which era.
+
+    Attributes:
+        header: of the chunk; None where it is damaged, which is told when it is opened.
+    """
 
     command: c.Delivered
+    header: ChunkHeader | None
     first_offset: int
     end_offset: int
     since: _Since | None
@@ -197,6 +202,8 @@ class Consumer:
         self._had_turn = False
         self._owed_credit = 0
         self._is_granting = False
+        self._due = Signal()
+        self._granting = anyio.CancelScope()
         self._turn: c.ConsumerUpdate | None = None
         self._questions: deque[tuple[ClientConnection, c.ConsumerUpdate]] = deque()
         self._is_answering = False
@@ -493,14 +500,15 @@ class Consumer:
         """See reconnecting.ConnectionListener."""
         if isinstance(command, c.Delivered):
             first, end, era = self._first_offset, self._end_offset, self._place.era
-            self._chunks.append(_Arrived(command, first, end, self._since, era))
+            header = None
+            with suppress(FormatError):
+                header = decode_chunk_header(command.chunk)
+            self._chunks.append(_Arrived(command, header, first, end, self._since, era))
             self._since = None
             self.arrived.set()
-            if self._group is None:
-                with suppress(FormatError):  # reported when it is opened
-                    header = decode_chunk_header(command.chunk)
-                    behind = header.chunk_id + header.num_records
-                    self._place.reached(max(first, behind), behind)
+            if self._group is None and header is not None:
+                behind = header.chunk_id + header.num_records
+                self._place.reached(max(first, behind), behind)
         elif isinstance(command, c.ConsumerUpdate) and self._connection is not None:
             self._turn = command
             if not command.active:
@@ -520,6 +528,7 @@ class Consumer:
         """See reconnecting.ConnectionListener."""
         self._error, self._connection = error, None
         self._following.cancel()
+        self._granting.cancel()
         if isinstance(error, Closed):
             self._step_down()
         self.arrived.set()
@@ -637,9 +646,17 @@ class Consumer:
         is_due = self._owed_credit * 2 >= self._credit
         if is_due and self._connection is not None and not self._is_granting:
             self._is_granting = True
-            self._reconnecting.tasks.start_soon(self._send_credit, self._connection)
+            self._due.set()
 
-    async def _send_credit(self, connection: ClientConnection) -> None:
+    async def grant(self) -> None:
+        """Send credit whenever it is due."""
+        with self._granting:
+            while True:
+                while not self._is_granting:
+                    await self._due.wait()
+                await self._send_credit(self._connection)
+
+    async def _send_credit(self, connection: ClientConnection | None) -> None:
         def credit() -> bytes:
             if connection is not self._connection:
                 return b""  # the next one has begun with all of it
@@ -648,7 +665,8 @@ class Consumer:
 
         is_lost = False
         try:
-            await connection.send_frame(credit)
+            if connection is not None:
+                await connection.send_frame(credit)
         except ConnectionLost:
             is_lost = True
         self._is_granting = False
@@ -659,7 +677,7 @@ class Consumer:
         command = arrived.command
         chunk = command.chunk
         try:
-            header = decode_chunk_header(chunk)
+            header = arrived.header or decode_chunk_header(chunk)
             start, end = CHUNK_HEADER_SIZE, len(chunk)
             columns = None
             if isinstance(command, c.DeliverStored):

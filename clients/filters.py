@@ -68,7 +68,7 @@ class ReceivedMessage(MessageView):
     """
 
     def __init__(self, raw: bytes, stream: str, offset: int, timestamp_ms: int) -> None:
-        super().__init__(raw)
+        self.raw = raw  # a call of MessageView's would cost as much as all of this
         self.stream = stream
         self.offset = offset
         self.timestamp_ms = timestamp_ms
@@ -152,6 +152,18 @@ class ArrivedChunk(NamedTuple):
     def message(self, place: int, body: bytes) -> ReceivedMessage:
         """One of its messages."""
         return ReceivedMessage(body, self.stream, self.chunk_id + place, self.timestamp_ms)
+
+    def messages(self) -> list[ReceivedMessage]:
+        """All of its messages that were asked for."""
+        stream, chunk_id, time_ms = self.stream, self.chunk_id, self.timestamp_ms
+        found = [
+            ReceivedMessage(body, stream, offset, time_ms)
+            for offset, body in enumerate(self.bodies(), chunk_id)
+        ]
+        is_within = self.first_offset <= chunk_id and chunk_id + len(found) <= self.end_offset
+        if is_within and not self.left_out:
+            return found
+        return [message for place, message in enumerate(found) if self.holds(place)]
 
     def holds(self, place: int) -> bool:
         """Whether the message at a place was asked for."""
@@ -275,9 +287,13 @@ class Filter:
     def pick(self, chunk: ArrivedChunk) -> Picked:
         """The messages that match, as far as that is known."""
         opened = chunk.opened(self._rows)
-        found = enumerate(chunk.bodies()) if opened is None else opened.messages
-        asked = [chunk.message(place, body) for place, body in found if chunk.holds(place)]
-        count = len(asked) if opened is None else chunk.num_asked(opened.num_records)
+        if opened is None:
+            asked = chunk.messages()
+            count = len(asked)
+        else:
+            found = opened.messages
+            asked = [chunk.message(place, body) for place, body in found if chunk.holds(place)]
+            count = chunk.num_asked(opened.num_records)
         read = self._read
         if read is None:
             return Picked(count, asked)

@@ -518,7 +518,7 @@ class Producer:
         return codec.encode(kind(self._publisher_id, len(given), entries))
 
     def _fitting(self) -> list[_Given]:
-        """What waits longest: a sub-batch alone, or as many messages before one as a frame takes."""
+        """What waits longest: a sub-batch alone, or the messages before one that a frame takes."""
         given = self._waiting[:_FRAME_MESSAGES]
         if isinstance(given[0][1], _SubBatch):
             return given[:1]

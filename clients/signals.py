@@ -10,13 +10,16 @@ class Signal:
     """
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._event: anyio.Event | None = None  # None while nobody waits, as is usual
 
     def set(self) -> None:
         """Something has changed."""
-        self._event.set()
-        self._event = anyio.Event()
+        if self._event is not None:
+            self._event.set()
+            self._event = None
 
     async def wait(self) -> None:
         """Return after the next change."""
+        if self._event is None:
+            self._event = anyio.Event()
         await self._event.wait()

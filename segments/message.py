@@ -15,8 +15,8 @@ from uuid import UUID
 
 from segments.amqp10 import (
     Value,
-    decode_value,
     binary_head,
+    decode_value,
     encode_list,
     encode_map,
     encode_named,
@@ -168,7 +168,9 @@ class MessageView:
         """
         body = self._body
         if body is None:
-            fit = self._fitting()
+            fit = self._fit
+            if fit is False:
+                fit = self._fit = _TEMPLATES.fit(self.raw)
             if fit is not None:
                 body = self.raw[fit[0].size :]
             else:
@@ -207,7 +209,9 @@ class MessageView:
         """The free properties by name; empty where the message has none."""
         found = self._application_properties
         if found is None:
-            fit = self._fitting()
+            fit = self._fit
+            if fit is False:
+                fit = self._fit = _TEMPLATES.fit(self.raw)
             try:
                 if fit is not None:
                     found = fit[0].application_properties(fit[1])
