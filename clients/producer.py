@@ -34,7 +34,9 @@ OK = ResponseCode.OK
 FilterValue: TypeAlias = Callable[[Message], str | bytes | None]
 
 _FRAME_MESSAGES = 100  # what the server keeps in one chunk, several times over
-_FRAMES = 5  # that are sent together: a call for each would cost as much as its messages
+# Frames are sent together: a call for each would cost as much as its messages.
+_GATHERED = 500  # messages, and they are sent though the program does not pause
+_WRITE_BYTES = 128 << 10  # of frames, before others that share the connection have a turn
 _FRAME_OVERHEAD = 13
 _MESSAGE_OVERHEAD = 14
 _SUB_BATCH_OVERHEAD = 19
@@ -166,14 +168,14 @@ class Producer:
         """Whether `room` has nothing to do."""
         gathered = len(self._waiting)
         return (
-            gathered < _FRAME_MESSAGES * _FRAMES
+            gathered < _GATHERED
             and gathered + len(self._unconfirmed) < self._window
             and self._ended_by is None
         )
 
     async def room(self) -> None:
         """Return when there is room for a message; send what has gathered if it is much."""
-        if len(self._waiting) >= _FRAME_MESSAGES * _FRAMES:
+        if len(self._waiting) >= _GATHERED:
             await self._write()
         while self.is_full:
             self._wake()
@@ -503,8 +505,11 @@ class Producer:
         if connection is not self._connection:
             return b""
         frames: list[bytes] = []
-        while self._waiting and len(frames) < _FRAMES:
-            frames.append(self._next_frame())
+        size = 0
+        while self._waiting and size < _WRITE_BYTES:
+            frame = self._next_frame()
+            frames.append(frame)
+            size += len(frame)
         return b"".join(frames)
 
     def _next_frame(self) -> bytes:
