@@ -408,7 +408,7 @@ def encode_filtered_entry(publishing_id: int, body: bytes, value: bytes | None) 
         struct.error: the filter value is longer than 32,767 bytes.
     """
     if value is None:
-        return _NO_VALUE.pack(publishing_id, -1, len(body)) + body
+        return _VALUELESS_HEAD.pack(publishing_id, -1, len(body)) + body
     size = len(value)
     return _filtered_head(size).pack(publishing_id, size, value, len(body)) + body
 
@@ -419,12 +419,12 @@ def _filtered_head(size: int) -> struct.Struct:
     return struct.Struct(f">Qh{size}sI")
 
 
-_NO_VALUE = struct.Struct(">QhI")
+_VALUELESS_HEAD = struct.Struct(">QhI")
 
 
 def with_no_value(entry: bytes) -> bytes:
     """An entry of version 1, which is no sub-batch, as one of version 2."""
-    return entry[:ID_SIZE] + _LENGTH16.pack(-1) + entry[ID_SIZE:]
+    return entry[:ID_SIZE] + _NO_VALUE + entry[ID_SIZE:]
 
 
 def encode_entries(messages: Sequence[Outgoing]) -> bytes:
