@@ -519,6 +519,8 @@ class Reader:
             size += header.data_size
             position = following
             offset += header.num_records
+        if len(chunks) == first:
+            return 0
         self.counts.chunks += len(chunks) - first
         self.counts.records += offset - self.next_offset
         self._position = position
@@ -568,6 +570,8 @@ class Reader:
         try:
             header = self._decode_header(position)
             size = header.total_size
+            if position + size > self._segment.size:
+                raise FormatError("chunk reaches beyond the segment's end")
             is_small = size <= SMALL_CHUNK
             window.read_size = _READ_AHEAD if is_small else HEAD_READ
             if is_small and position + size > window.end:
@@ -591,8 +595,6 @@ class Reader:
         header = codec.decode_chunk_header(window.data, position - window.start)
         if header.chunk_id != self.next_offset:
             raise FormatError(f"chunk id is {header.chunk_id}, expected {self.next_offset}")
-        if position + header.total_size > self._segment.size:
-            raise FormatError("chunk reaches beyond the segment's end")
         return header
 
 
