@@ -5,18 +5,22 @@ the middle by the world. The next one goes on with what a real one would have: w
 kept for its name, or what it has written down itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
 import trio
 
 from clients import Client, Message, Producer, StreamError, connect
+from streamd.wire.amqp091.methods import BasicAck
+from tests.support.amqp import AmqpPeer, Delivery
 from tests.world.witness import Follower, Found, Seen, Sent, Witness, parse
 
 STREAM = "s"
 KINDS, TONES = 5, 3
 _RETRY_SECONDS = 30
+_GONE = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
 END = "end"  # who publishes the last messages
 LAST = [Sent(END, number) for number in range(KINDS * TONES)]  # each selection wants one
 _COUNTS = (1, 1, 3, 10, 40)  # messages of a publisher at once
@@ -147,6 +151,36 @@ class Actors:
 
         await self._repeat(name, work)
 
+    async def follow_amqp(
+        self,
+        name: str,
+        wants: Callable[[Sent], bool],
+        dial: Callable[[], Awaitable[AmqpPeer]],
+        **arguments: Any,
+    ) -> None:
+        """The same over AMQP, by offsets that it keeps itself."""
+        follower = self._witness.followers[name] = Follower(wants)
+        missing = {sent for sent in LAST if wants(sent)}
+        offset: int | str = "first"
+        while missing:
+            with trio.CancelScope() as scope:
+                self.scopes[name] = scope
+                try:
+                    async with _amqp(await dial()) as peer:
+                        await peer.consume(STREAM, x_stream_offset=offset, **arguments)
+                        while missing and isinstance(found := await peer.next(), Delivery):
+                            at = found.properties.headers["x-stream-offset"].value
+                            follower.seen.append(Seen(at, parse(found.body)))
+                            missing.discard(follower.seen[-1].message)
+                            offset = at + 1
+                            await peer.send(BasicAck(found.method.delivery_tag, False))
+                except (StreamError, *_GONE) as error:
+                    self.errors.append(f"{trio.current_time():.2f} {name}: {error!r}")
+                except AssertionError as refusal:  # the peer was told something else than it asked
+                    self.errors.append(f"{trio.current_time():.2f} {name}: {refusal}")
+            self.scopes.pop(name, None)
+            await trio.sleep(self._chance.choice((0.01, 0.3, 2)))
+
     async def search(self) -> None:
         """Look for messages that are confirmed, again and again."""
 
@@ -227,3 +261,14 @@ class Actors:
                 self.errors += [f"{now:.2f} {name}: {error!r}" for error in group.exceptions]
         self.scopes.pop(name, None)
         return is_done
+
+
+@asynccontextmanager
+async def _amqp(peer: AmqpPeer) -> AsyncIterator[AmqpPeer]:
+    try:
+        await peer.log_in()
+        await peer.open()
+        yield peer
+    finally:
+        peer.stream.send_stream.close()
+        peer.stream.receive_stream.close()

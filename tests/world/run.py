@@ -26,12 +26,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from clients import ConnectionLost
 from segments.derived import key_schedule
 from segments.derived.key_files import KeyJob, make_table
 from segments.derived.key_worker import Answer
 from segments.disk import OsDisk
 from streamd.net import threads
 from streamd.server import StartError
+from tests.support.amqp import AmqpPeer, connect as connect_amqp
 from tests.support.client import Network
 from tests.support.server import harness
 from tests.support.syncs import work_beside
@@ -42,9 +44,22 @@ from tests.world.witness import Sent, Witness
 _DELAYS = (0, 0, 0, 0.001, 0.01, 0.1)  # seconds that work in a thread takes
 _PAUSES = (0.05, 0.3, 1, 3)  # between faults
 _AWAY = (0.01, 0.5, 8)  # seconds until a server is started again
+_SQL = "kind = 'k2' AND tone = 't1'"
 _SECONDS = 20  # of virtual time with faults
 _LONGEST = 600  # until everything must have ended
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+class _AmqpLine:
+    """A connection that can break; see tests.support.client.MemoryByteStream."""
+
+    def __init__(self, peer: AmqpPeer) -> None:
+        self._stream = peer.stream
+
+    def kill(self) -> None:
+        """Break it."""
+        self._stream.send_stream.close()
+        self._stream.receive_stream.close()
 
 
 class World:
@@ -112,6 +127,14 @@ class World:
             if not self._is_over:
                 await trio.sleep(self._chance.choice(_AWAY))
 
+    async def _dial_amqp(self) -> AmqpPeer:
+        await trio.lowlevel.checkpoint()
+        if self._network.is_away:
+            raise ConnectionLost("nobody is there")
+        peer = connect_amqp(self._network.server)
+        self._network.streams.append(_AmqpLine(peer))  # type: ignore[arg-type]
+        return peer
+
     async def _in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
@@ -144,7 +167,8 @@ class World:
             begin("own", actors.follow, "own", lambda _: True, keeps_itself=True)
             one, both = _has(kind=1), _has(kind=2, tone=1)
             begin("k1", actors.follow, "k1", one, filter_values=["k1"], filter_value="kind")
-            begin("sql", actors.follow, "sql", both, sql="kind = 'k2' AND tone = 't1'")
+            begin("sql", actors.follow, "sql", both, sql=_SQL)
+            begin("amqp", actors.follow_amqp, "amqp", both, self._dial_amqp, x_stream_sql=_SQL)
             begin("p", actors.publish, "p", is_named=True)
             begin("q", actors.publish, "q", is_named=False)
             begin("search", actors.search)
