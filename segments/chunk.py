@@ -10,7 +10,7 @@ from segments import bloom, codec, columns
 from segments.bloom import filter_keys, history_form
 from segments.checksum import crc32
 from segments.codec import Block, ChunkHeader, simple_ends
-from segments.columns import Column, PlacedColumn
+from segments.columns import Column, NewColumns, PlacedColumn
 from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, SEQUENCE, USER
 from segments.policy import LogPolicy
 
@@ -147,12 +147,22 @@ class ChunkBuilder:
         return filter_keys(self._values)
 
     @property
-    def _values(self) -> Mapping[bytes, int]:
-        """How many messages have which filter value or key; tokens as well."""
+    def columns(self) -> NewColumns | None:
+        """Which message has which filter value; None where that is not known of each."""
+        placed = self._tell().columns
+        return NewColumns(placed) if placed else None
+
+    def _tell(self) -> "_Told":
         if self._told is None:
             self._told = _tell(self._added, self.num_records)
-        counts: Mapping[bytes, int] = self._told.counts
-        if self._told is _NOTHING:
+        return self._told
+
+    @property
+    def _values(self) -> Mapping[bytes, int]:
+        """How many messages have which filter value or key; tokens as well."""
+        told = self._tell()
+        counts: Mapping[bytes, int] = told.counts
+        if told is _NOTHING:
             counts = {b"": self.num_records}
         return {**counts, **self._tokens} if self._tokens else counts
 
@@ -161,13 +171,19 @@ class ChunkBuilder:
         trailer = codec.encode_blocks(sequences)
         if not with_history:
             return trailer
-        section, told = b"", self._told
-        if told is not None and any(len(placed.column.counts) > 1 for placed in told.columns):
-            section = columns.encode(told.columns, self._joined_ends(), len(trailer))
+        section, placed = b"", self._tell().columns
+        if any(len(one.column.counts) > 1 for one in placed):
+            section = columns.encode(placed, self.ends, len(trailer))
         return section + trailer + _history(self._values)
 
+    @property
+    def ends(self) -> Sequence[int] | None:
+        """Where each message so far ends in the data; None where there are sub-batches."""
+        if len(self._ends) != 1 or self._ends[0] is None:
+            self._ends = [self._joined_ends()]
+        return self._ends[0]
+
     def _joined_ends(self) -> Sequence[int] | None:
-        """Where each message ends in the data; None where there are sub-batches."""
         joined: list[int] = []
         for ends in self._ends:
             if ends is None:
@@ -228,7 +244,7 @@ def _tell_in_order(added: Sequence[_Added], num_records: int) -> _Told | None:
         size = column.listed_size
         if size is None:
             return None
-        placed.append(PlacedColumn(mark is not None, position, column))
+        placed.append(PlacedColumn(mark, position, column))
         if mark is not None:
             counts[mark] = num_records
             position += 10 + len(mark)

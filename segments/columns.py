@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from segments.codec import (
     CHECKED_HEADER_SIZE,
@@ -71,15 +71,16 @@ class Column:
         counts: how many of them have which value, in the order of the values' ordinals.
     """
 
-    __slots__ = ("_ordinals", "counts", "num_records")
+    __slots__ = ("_ordinal_of", "_ordinals", "_planes", "counts", "num_records")
 
     def __init__(self, values: Sequence[Sequence[bytes]]) -> None:
         flat = list(chain.from_iterable(values))
         self.num_records = len(flat)
         self.counts: dict[bytes, int] = Counter(flat)
-        ordinals = dict(zip(self.counts, range(len(self.counts)), strict=True))
-        kind = bytes if len(ordinals) <= _BYTE_VALUES else partial(array, "I")
-        self._ordinals: bytes | array[int] = kind(map(ordinals.__getitem__, flat))
+        self._ordinal_of = dict(zip(self.counts, range(len(self.counts)), strict=True))
+        kind = bytes if len(self.counts) <= _BYTE_VALUES else partial(array, "I")
+        self._ordinals: bytes | array[int] = kind(map(self._ordinal_of.__getitem__, flat))
+        self._planes: list[int] | None = None
 
     @property
     def listed_size(self) -> int | None:
@@ -88,32 +89,49 @@ class Column:
             return None
         return 10 * len(self.counts) + sum(map(len, self.counts))
 
-    def planes(self) -> list[bytes]:
+    @property
+    def planes(self) -> list[int]:
         """The bits of the ordinals, the lowest ones first; there are at most 65,536 values."""
-        bits = (len(self.counts) - 1).bit_length()
-        return _planes(self._ordinals, bits)
+        if self._planes is None:
+            self._planes = _planes(self._ordinals, (len(self.counts) - 1).bit_length())
+        return self._planes
+
+    def rows(self, values: Iterable[bytes]) -> int:
+        """The messages with one of some values, see `Columns.rows`."""
+        found, every = 0, (1 << self.num_records) - 1
+        for value in values:
+            ordinal = self._ordinal_of.get(value)
+            if ordinal is not None:
+                found |= _having(self.planes, ordinal, every)
+        return found
 
 
-def _planes(found: "bytes | array[int]", bits: int) -> list[bytes]:
-    size = -(-len(found) // 8)
+def _planes(found: "bytes | array[int]", bits: int) -> list[int]:
     if isinstance(found, bytes):
         digits = [found.translate(_BITS[bit]) for bit in range(bits)]
     else:
         raw = array("H", found).tobytes()
         ends = (raw[0::2], raw[1::2]) if array("H", [1]).tobytes()[0] else (raw[1::2], raw[0::2])
         digits = [ends[bit >> 3].translate(_BITS[bit & 7]) for bit in range(bits)]
-    return [int(text, 2).to_bytes(size, "big") for text in digits]
+    return [int(text, 2) for text in digits]
+
+
+def _having(planes: Iterable[int], ordinal: int, every: int) -> int:
+    found = every
+    for bit, plane in enumerate(planes):
+        found &= plane if ordinal >> bit & 1 else ~plane
+    return found
 
 
 class PlacedColumn(NamedTuple):
     """A column, and where its values stand in the trailer.
 
     Attributes:
-        is_marked: it is of a further property, the block of whose mark stands before them.
+        mark: of a further property, its block stands before them; None for plain filter values.
         position: of its first block among those of the filter values.
     """
 
-    is_marked: bool
+    mark: bytes | None
     position: int
     column: Column
 
@@ -130,10 +148,10 @@ def encode(placed: Sequence[PlacedColumn], ends: Sequence[int] | None, blocks_be
         ends = None
     distances = None if ends is None else _distances(ends)
     parts = [_HEAD.pack(_VERSION, _HAS_POSITIONS if distances is not None else 0, len(placed))]
-    for is_marked, position, column in placed:
-        kind = _MARKED if is_marked else _PLAIN
+    for mark, position, column in placed:
+        kind, size = _PLAIN if mark is None else _MARKED, -(-column.num_records // 8)
         parts.append(_COLUMN.pack(kind, blocks_before + position, len(column.counts)))
-        parts += column.planes()
+        parts += [plane.to_bytes(size, "big") for plane in column.planes]
     if distances is not None:
         parts.append(struct.pack(f">{len(distances)}H", *distances))
     return b"".join(_blocks(b"".join(parts)))
@@ -161,29 +179,68 @@ class ValueTest:
         is_complement: or all but those.
     """
 
-    __slots__ = ("_blocks", "_blocks_beside", "is_complement", "mark")
+    __slots__ = ("_blocks", "_blocks_beside", "_keys", "_keys_beside", "is_complement", "mark")
 
     def __init__(
         self, mark: bytes | None, values: Collection[bytes], *, is_complement: bool
     ) -> None:
         self.mark = mark
         self.is_complement = is_complement
-        keys = values if mark is None else [mark + b"\0" + value for value in values]
-        self._blocks = _block_heads(keys)
-        self._blocks_beside = _block_heads(map(plain_key, keys)) if mark is None else self._blocks
+        self._keys = _recorded(values if mark is None else (mark + b"\0" + v for v in values))
+        self._keys_beside = self._keys if mark is not None else _recorded(map(plain_key, values))
+        self._blocks, self._blocks_beside = _blocks_of(self._keys), _blocks_of(self._keys_beside)
 
-    def blocks(self, *, are_several: bool) -> frozenset[bytes]:
-        """How the blocks of its values begin in a trailer.
+    def keys(self, *, are_several: bool) -> frozenset[bytes]:
+        """Its values as trailers have them.
 
         Args:
             are_several: the trailer is of a stream with several filter properties.
         """
+        return self._keys_beside if are_several else self._keys
+
+    def blocks(self, *, are_several: bool) -> frozenset[bytes]:
+        """How their blocks begin in a trailer."""
         return self._blocks_beside if are_several else self._blocks
 
 
-def _block_heads(keys: Iterable[bytes]) -> frozenset[bytes]:
-    fit = [key for key in keys if len(key) <= MAX_REFERENCE_SIZE]  # others are in no column
-    return frozenset(bytes((FILTER_VALUE, len(key))) + key for key in fit)
+def _recorded(keys: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(key for key in keys if len(key) <= MAX_REFERENCE_SIZE)  # others: no column
+
+
+def _blocks_of(keys: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(bytes((FILTER_VALUE, len(key))) + key for key in keys)
+
+
+class ToldRows(Protocol):
+    """Columns, of a chunk that is stored or still built."""
+
+    def rows(self, asked: ValueTest) -> int | None:
+        """The messages whose value is asked for, see `Columns.rows`."""
+
+
+class NewColumns:
+    """The columns of a chunk that is built: what they will be when it is stored.
+
+    Args:
+        placed: the columns.
+
+    Attributes:
+        num_records: messages of the chunk.
+    """
+
+    __slots__ = ("_columns", "num_records")
+
+    def __init__(self, placed: Sequence[PlacedColumn]) -> None:
+        self._columns = {mark: column for mark, _, column in placed}
+        self.num_records = placed[0].column.num_records
+
+    def rows(self, asked: ValueTest) -> int | None:
+        """See `Columns.rows`."""
+        column = self._columns.get(asked.mark)
+        if column is None:
+            return None
+        found = column.rows(asked.keys(are_several=len(self._columns) > 1))
+        return ((1 << self.num_records) - 1) & ~found if asked.is_complement else found
 
 
 class _Stored:
@@ -316,7 +373,8 @@ class Columns:
         blocks, found = asked.blocks(are_several=len(self._columns) > 1), 0
         try:
             for ordinal in self._ordinals(column, blocks):
-                found |= self._having(column, ordinal)
+                planes = column.planes(self._section, self.num_records)
+                found |= _having(planes, ordinal, self._all)
         except IndexError:  # the trailer is wrong, though its check is right
             return None
         return self._all & ~found if asked.is_complement else found
@@ -350,12 +408,6 @@ class Columns:
                 ordinals.append(ordinal)
             at = end + 8
         return ordinals
-
-    def _having(self, column: _Stored, ordinal: int) -> int:
-        found = self._all
-        for bit, plane in enumerate(column.planes(self._section, self.num_records)):
-            found &= plane if ordinal >> bit & 1 else ~plane
-        return found
 
 
 def places_of(rows: int, num_records: int) -> list[int]:

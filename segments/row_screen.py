@@ -14,12 +14,12 @@ from functools import reduce
 from operator import or_
 from typing import TypeAlias
 
-from segments.columns import Columns, ValueTest
+from segments.columns import ToldRows, ValueTest
 from segments.property_keys import mark_of
 from segments.selector import Selector, nodes as n, parse_property
 from segments.selector.pushdown import ALL, ValueSet, outcomes_of
 
-_Test: TypeAlias = Callable[[Columns], int | None]  # see Columns.rows; None for all messages
+_Test: TypeAlias = Callable[[ToldRows], int | None]  # see Columns.rows; None for all messages
 
 
 class RowScreen:
@@ -48,7 +48,7 @@ class RowScreen:
         self._test = self._compiled(selector.node, is_true=True)
         self.is_useful = self._test is not None
 
-    def rows(self, columns: Columns) -> int | None:
+    def rows(self, columns: ToldRows) -> int | None:
         """A bit for each message that may be selected, see `Columns.rows`; None for all."""
         return None if self._test is None else self._test(columns)
 
@@ -82,7 +82,7 @@ def _leaf(mark: bytes | None, values: ValueSet, may_lack: bool) -> _Test:
 def _in_all(tests: Sequence[_Test | None]) -> _Test | None:
     known = [test for test in tests if test is not None]
 
-    def test(columns: Columns) -> int | None:
+    def test(columns: ToldRows) -> int | None:
         found = None
         for part in known:
             rows = part(columns)
@@ -98,7 +98,7 @@ def _in_all(tests: Sequence[_Test | None]) -> _Test | None:
 def _in_some(tests: Sequence[_Test | None]) -> _Test | None:
     known = [test for test in tests if test is not None]
 
-    def test(columns: Columns) -> int | None:
+    def test(columns: ToldRows) -> int | None:
         found = [rows for part in known if (rows := part(columns)) is not None]
         return reduce(or_, found) if len(found) == len(known) else None
 

@@ -1,6 +1,7 @@
 """Several selectors over the same messages: each message is read once for all of them."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 from segments.errors import FormatError
@@ -12,6 +13,8 @@ from segments.selector.prefilter import Screen, screen_of
 from segments.selector.selector import SCREEN_SHARE, Selector, condition_of
 
 Key = TypeVar("Key", bound=Hashable)
+
+_FEW = 2  # candidates that are looked at before the bytes of the chunk are
 
 _DAMAGED_UNITS = 50  # for each selector: it reads a damaged message by itself
 
@@ -58,24 +61,48 @@ class MatcherSet(Generic[Key]):
         """
         return self._try(bodies, list(self._members), budget)
 
-    def matching_in(self, data: bytes, ends: Sequence[int], budget: Budget) -> set[Key]:
-        """The same of the messages of a chunk; see selector.MessageMatcher.select_in."""
+    def matching_in(
+        self,
+        data: bytes,
+        ends: Sequence[int],
+        budget: Budget,
+        candidates: Mapping[Key, Sequence[int]] = MappingProxyType({}),
+    ) -> set[Key]:
+        """The same of the messages of a chunk; see selector.MessageMatcher.select_in.
+
+        Args:
+            data: the chunk's messages, each with 4 bytes of length before it.
+            ends: where each message ends in `data`, in order.
+            budget: of the work.
+            candidates: the places of the messages that a selector may select, in order, by its
+                key; of the others, any.
+        """
         found: set[Key] = set()
         rest: list[Key] = []
         for key, member in self._members.items():
+            some = candidates.get(key)
+            if some is not None:
+                if self._try(_bodies(data, ends, some[:_FEW]), [key], budget):
+                    found.add(key)
+                    continue
+                some = some[_FEW:]
+                if not some:
+                    continue
             places = None
             if member.screen is not None:
                 places = member.screen.places(data, len(ends) // SCREEN_SHARE)
-            if places is None:
-                rest.append(key)
-            elif places:
-                some = [body_at(data, ends, n) for n in holding(ends, places)]
-                found |= self._try(some, [key], budget)
+            if places is not None:
+                held = holding(ends, places)
+                some = list(held) if some is None else sorted({*some}.intersection(held))
+            if some is None:
+                rest.append(key)  # each message is read once for all of these
+            else:
+                found |= self._try(_bodies(data, ends, some), [key], budget)
         if rest:
-            found |= self._try([body_at(data, ends, n) for n in range(len(ends))], rest, budget)
+            found |= self._try(_bodies(data, ends, range(len(ends))), rest, budget)
         return found
 
-    def _try(self, bodies: Sequence[bytes], keys: list[Key], budget: Budget) -> set[Key]:
+    def _try(self, bodies: Iterable[bytes], keys: list[Key], budget: Budget) -> set[Key]:
         """The `keys` whose selector selects one of the messages, or may."""
         left = {key: self._members[key].condition for key in keys}
         found: set[Key] = set()
@@ -109,3 +136,7 @@ class MatcherSet(Generic[Key]):
             return member.own_condition(member.reader.read(raw)) is True
         except FormatError:
             return False
+
+
+def _bodies(data: bytes, ends: Sequence[int], places: Iterable[int]) -> Iterator[bytes]:
+    return (body_at(data, ends, place) for place in places)

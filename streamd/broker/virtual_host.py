@@ -16,7 +16,7 @@ from streamd.broker.declared.checks import check_stream_name
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.declared.standing_selectors import StandingSelector
+from streamd.broker.declared.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.super_streams import SuperStreams
@@ -28,7 +28,15 @@ from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
 from streamd.net.actor import CHANGE
 from streamd.net.turns import in_turns
-from streamd.operations.arguments import Arguments, as_created, as_kept, read_arguments
+from streamd.operations.arguments import (
+    FILTER_CONTRACT,
+    STRICT,
+    Arguments,
+    as_created,
+    as_kept,
+    filter_properties,
+    read_arguments,
+)
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.routing import as_super_stream
@@ -118,7 +126,11 @@ class VirtualHost:
             shared.follower is not None,
             shared.floor,
         )
-        stream = Stream(row.name, services, contract_of(row.arguments), standing)
+        is_strict = row.arguments.get(FILTER_CONTRACT) == STRICT
+        selectors = StandingSelectors(
+            standing, filter_properties(row.arguments), is_strict=is_strict
+        )
+        stream = Stream(row.name, services, contract_of(row.arguments), selectors)
         if tiered is not None:
             tiered.belongs_to(stream)
             tiered.policy_changed(self.logs.policy(row))

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from segments import ChunkBuilder, ChunkMatcher
-from segments.codec import simple_ends
+from segments.columns import ToldRows, places_of
+from segments.row_screen import RowScreen
 from segments.selector import (
     TAGS,
     Budget,
@@ -39,6 +40,8 @@ TOKEN_PREFIX = b"\0selector\0"
 MARK_UNITS = 100_000  # of work for the chunks that are written together: some 40 ms
 _TOKEN_HASH_BYTES = 16
 _BYTES_A_UNIT = 8  # of a sub-batch that is unpacked
+_ROWS_A_UNIT = 1024  # messages of which columns are asked for one value
+_PLACES_A_UNIT = 4
 
 
 class StandingSelector(NamedTuple):
@@ -91,11 +94,27 @@ def parse_standing(group: str, dialect: str, text: str) -> StandingSelector:
     if selector.depends_on_time:
         details = "a standing selector cannot use UTC(): what matches must not change later"
         raise Refused(Reason.PRECONDITION_FAILED, details)
-    parts = sum(1 for _ in selector.node.walk())
+    parts = _num_parts(selector)
     if parts > MAX_PARTS:
         details = f"the selector has {parts} parts, expected at most {MAX_PARTS}"
         raise Refused(Reason.PRECONDITION_FAILED, details)
     return asked
+
+
+def _num_parts(selector: Selector) -> int:
+    return sum(1 for _ in selector.node.walk())
+
+
+class _Screen(NamedTuple):
+    """What the columns of a chunk say of a selector.
+
+    Attributes:
+        rows: see `RowScreen.rows`.
+        num_parts: properties, values and operators.
+    """
+
+    rows: Callable[[ToldRows], int | None]
+    num_parts: int
 
 
 class StandingSelectors:
@@ -108,12 +127,21 @@ class StandingSelectors:
     Args:
         rows: those that are registered already. One that cannot be read, because another version
             of this program has registered it, say, matches everything: its group misses nothing.
+        filter_properties: the names of those that the stream has declared, the first one first.
+        is_strict: see `row_screen.RowScreen`.
 
     Attributes:
         matches: chunks in which a selector has matched, by its token.
     """
 
-    def __init__(self, rows: Iterable[StandingSelector] = ()) -> None:
+    def __init__(
+        self,
+        rows: Iterable[StandingSelector] = (),
+        filter_properties: Sequence[str] = (),
+        *,
+        is_strict: bool = False,
+    ) -> None:
+        self._filter_properties, self._is_strict = filter_properties, is_strict
         self._users: dict[str, list[Callable[[], None]]] = {}
         self._marked: Mapping[str, int] = {}
         self._unmarked_before = 0  # for tokens that are not there
@@ -171,7 +199,7 @@ class StandingSelectors:
                 self._unreadable.add(row.token)
                 text = "the standing selector of group %s cannot be read, its consumers get all: %s"
                 logger.error(text, row.group, error)
-        self._matchers = self._compiled()
+        self._compile()
 
     def add_user(self, group: str, end: Callable[[], None]) -> None:
         """A subscription relies on what `matcher` gave for a group.
@@ -225,7 +253,7 @@ class StandingSelectors:
             row: its new selector; None for none.
         """
         self._changing[group] = row
-        self._matchers = self._compiled()
+        self._compile()
         try:
             yield
             if row is None:
@@ -234,15 +262,20 @@ class StandingSelectors:
                 self._rows[group] = row
         finally:
             del self._changing[group]
-            self._matchers = self._compiled()
+            self._compile()
             used = {row.token for row in self._rows.values()}
             self.matches = Counter({t: n for t, n in self.matches.items() if t in used})
 
-    def _compiled(self) -> MatcherSet[bytes] | None:
+    def _compile(self) -> None:
         rows = [*self._rows.values(), *filter(None, self._changing.values())]
         self._unreadable &= {row.token for row in rows}
         readable = {row.token: row.parse() for row in rows if row.token not in self._unreadable}
-        return MatcherSet(readable) if readable else None
+        self._matchers = MatcherSet(readable) if readable else None
+        self._screens: dict[bytes, _Screen] = {}
+        for token, selector in readable.items():
+            screen = RowScreen(selector, self._filter_properties, is_strict=self._is_strict)
+            if screen.is_useful:
+                self._screens[token] = _Screen(screen.rows, _num_parts(selector))
 
     def matcher(self, group: str, selector: str = "", dialect: str = "") -> ChunkMatcher:
         """Which chunks a consumer of a group needs.
@@ -288,10 +321,12 @@ class StandingSelectors:
                 self._mark(builder, self._matchers, budget)
 
     def _mark(self, builder: ChunkBuilder, matchers: MatcherSet[bytes], budget: Budget) -> None:
-        data = builder.data
-        ends = simple_ends(data)
+        candidates = self._candidates(builder, budget)
+        if len(candidates) == len(matchers.keys) and not any(candidates.values()):
+            return
+        data, ends = builder.data, builder.ends
         if ends is not None:
-            found = matchers.matching_in(data, ends, budget)
+            found = matchers.matching_in(data, ends, budget, candidates)
         elif budget.take(unpacked_size(data) // _BYTES_A_UNIT):
             found = matchers.matching(messages_of(data), budget)
         else:
@@ -299,3 +334,23 @@ class StandingSelectors:
         for token in found:
             builder.add_token(token)
             self.matches[token] += 1
+
+    def _candidates(self, builder: ChunkBuilder, budget: Budget) -> dict[bytes, Sequence[int]]:
+        """The messages that a selector may select, by its token; not where it may be most of them.
+
+        Then a look at one after the other finds a match as soon.
+        """
+        found: dict[bytes, Sequence[int]] = {}
+        columns = builder.columns if self._screens else None
+        if columns is None:
+            return found
+        number = columns.num_records
+        for token, screen in self._screens.items():
+            if not budget.take(screen.num_parts * (1 + number // _ROWS_A_UNIT)):
+                break
+            rows = screen.rows(columns)
+            if rows is None or 2 * rows.bit_count() > number:
+                continue
+            if budget.take(rows.bit_count() // _PLACES_A_UNIT):
+                found[token] = places_of(rows, number)
+        return found

@@ -7,7 +7,7 @@ OpenLog         who writes to it, and works on its files          open_log.py
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -18,7 +18,7 @@ from segments.policy import LogPolicy
 from segments.store.cache import ColdError
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.filter_contract import FilterContract
-from streamd.broker.declared.standing_selectors import StandingSelector, StandingSelectors
+from streamd.broker.declared.standing_selectors import StandingSelectors
 from streamd.broker.read_only import ReadOnlyError
 from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.fetcher import Demand, Fetcher
@@ -101,11 +101,11 @@ class Stream:
         name: Name,
         services: StreamServices,
         contract: FilterContract | None = None,
-        standing: Iterable[StandingSelector] = (),
+        standing: StandingSelectors | None = None,
     ) -> None:
         self.name = name
         self.contract = contract
-        self.standing = StandingSelectors(standing)
+        self.standing = standing or StandingSelectors()
         self.waiters = Waiters()
         self.traffic = StreamTraffic(services.traffic or Traffic())
         self._services, self._tier = services, services.tier

@@ -6,14 +6,18 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from clients.filters import ArrivedChunk, Declared, SelectorFilter
-from segments import LogPolicy
+from segments import ChunkBuilder, LogPolicy
 from segments.codec import simple_bodies
 from segments.columns import Columns, open_rows, places_of, sound_columns
+from segments.compression import GZIP, NO_COMPRESSION
 from segments.entries import Entries
 from segments.message import Message
 from segments.row_screen import RowScreen
-from segments.selector import Dialect, Selector
+from segments.selector import TAGS as TAG_EXPRESSION, Dialect, Selector
 from segments.selector.selector import parse_sql, parse_tags
+from streamd.broker.declared.filter_contract import messages_of
+from streamd.broker.declared.standing_selectors import StandingSelectors, parse_standing
+from streamd.operations.errors import Refused
 from tests.broker.declared.test_several_properties import (
     CONTRACTS,
     MEETING,
@@ -23,6 +27,7 @@ from tests.broker.declared.test_several_properties import (
     built,
     contract,
     entries_of,
+    packed,
     parsed,
 )
 from tests.segments.selector.strategies import expressions
@@ -103,6 +108,100 @@ def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
         assert [m.offset for m in picked.wanted] == [n for n in expected if first <= n < end]
         assert picked.asked == end - first
         assert (client.matcher.tested, client.matcher.matched) == (len(raws), len(expected))
+
+
+DECIDED = (
+    "p = '1'",
+    "p = '1' AND q = 'z'",
+    "p IN ('a', '5') OR q IS NULL",
+    "NOT (p = '1' OR q = 'y')",
+    "p = '1' AND other = 'a'",
+    "p LIKE 'r%'",
+    f"p = '{'r' * 255}'",
+    f"p = '{'r' * 300}'",
+)
+LONG = [Message(b"x", application_properties={"p": "r" * n, "q": "y"}).encode() for n in (255, 300)]
+
+
+def published(data: st.DataObject, names: Sequence[str], arguments: dict[str, str]) -> ChunkBuilder:
+    """A chunk of frames that came in every way there is."""
+    enforced, builder = contract(",".join(names), arguments), ChunkBuilder()
+    read = READERS[NAMES.index(names[0])]
+    for _ in range(data.draw(st.integers(1, 3))):
+        raws = data.draw(
+            st.lists(st.one_of(MESSAGES, st.sampled_from(LONG)), min_size=1, max_size=4)
+        )
+        raws = FILLERS[: data.draw(st.sampled_from((0, 8, 16)))] + raws
+        way = data.draw(st.sampled_from(("given", "some", "none", "packed")))
+        entries: Entries | None
+        if way == "packed":
+            entries = packed(raws, data.draw(st.sampled_from((NO_COMPRESSION, GZIP))))
+            entries = entries if enforced is None else enforced.check_sub_batch(entries).entries
+        else:
+            values = [b"" if way == "none" else read(raw) for raw in raws]
+            if way == "some" and STRICT not in arguments:
+                values[::2] = [b""] * len(values[::2])
+            entries = entries_of(raws, values if any(values) else None)
+            entries = entries if enforced is None else enforced.check(entries).entries
+        if entries is not None:
+            builder.add(*entries[1:])
+    return builder
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_marks_of_standing_selectors_are_what_a_look_at_every_message_finds(
+    data: st.DataObject,
+) -> None:
+    names = data.draw(st.permutations(NAMES))[: data.draw(st.integers(0, 3))]
+    arguments = data.draw(st.sampled_from(CONTRACTS)) if names else {}
+    if names:
+        builder = published(data, names, arguments)
+    else:
+        builder = ChunkBuilder()
+        builder.add(*entries_of(data.draw(st.lists(MESSAGES, min_size=1)))[1:])
+    rows, expected = [], set()
+    bodies = messages_of(builder.data) if builder.num_entries else []
+    for number in range(data.draw(st.integers(1, 4))):
+        dialect = data.draw(st.sampled_from(Dialect))
+        sql = expressions(dialect).map(lambda text, own=dialect: parsed(text, own))
+        selector = data.draw(st.one_of(sql, sql, st.sampled_from(DECIDED).map(parse_sql), TAGS))
+        if selector is None:
+            continue
+        kind = TAG_EXPRESSION if selector.is_tags else selector.dialect
+        try:
+            row = parse_standing(f"g{number}", kind, str(selector))
+        except Refused:
+            continue
+        rows.append(row)
+        if selector.matcher().select(bodies):
+            expected.add(row.token)
+    standing = StandingSelectors(rows, names, is_strict=STRICT in arguments)
+    if builder.num_entries:
+        standing.mark([builder])
+    assert set(standing.matches) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("p = '9'", True),
+        ("p = '1' AND q = 'y'", True),
+        ("q IS NULL", True),
+        ("p = '1' OR other = 5", False),
+        ("p IN (" + ", ".join(f"'x{n}'" for n in range(90)) + ")", False),
+    ],
+)
+def test_where_columns_rule_all_out_no_message_is_looked_at(text: str, is_told: bool) -> None:
+    """All would be too much work. What there is no time for is marked: no consumer misses it."""
+    names = ("p", "q")
+    enforced = contract("p,q", {STRICT: "strict", DERIVES: "true"})
+    assert enforced is not None
+    checked = enforced.check(entries_of(FILLERS)).entries
+    builders = [built(checked)] * 5_000
+    standing = StandingSelectors([parse_standing("g", "union", text)], names, is_strict=True)
+    standing.mark([builder for builder in builders if builder is not None])
+    assert bool(standing.matches) is not is_told
 
 
 @pytest.mark.parametrize(
