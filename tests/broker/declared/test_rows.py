@@ -154,7 +154,7 @@ def test_the_marks_of_standing_selectors_are_what_a_look_at_every_message_finds(
     data: st.DataObject,
 ) -> None:
     names = data.draw(st.permutations(NAMES))[: data.draw(st.integers(0, 3))]
-    arguments = data.draw(st.sampled_from(CONTRACTS)) if names else {}
+    arguments = data.draw(st.sampled_from((*CONTRACTS, {DERIVES: "false"}))) if names else {}
     if names:
         builder = published(data, names, arguments)
     else:
@@ -180,6 +180,31 @@ def test_the_marks_of_standing_selectors_are_what_a_look_at_every_message_finds(
     if builder.num_entries:
         standing.mark([builder])
     assert set(standing.matches) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "is_marked"),
+    [
+        ("p = 'lone'", True),  # has no filter value: a lenient contract allows it
+        ("p = 'none'", False),
+        ("p = '1' AND other = 25", True),  # the seventh of nine that columns leave
+        ("p = '1' AND other = 24", False),
+        ("p = '1' AND note = 'note25'", True),
+        ("p = '1' AND note = 'note24'", False),
+    ],
+)
+def test_all_messages_that_columns_leave_are_looked_at(text: str, is_marked: bool) -> None:
+    raws, values = [], []
+    for n in range(32):
+        value = "lone" if n == 30 else f"{n % 4}"
+        own = {"p": value, "other": n, "note": f"note{n}"}
+        raws.append(Message(b"x", application_properties=own).encode())
+        values.append(b"" if n == 30 else value.encode())
+    builder = ChunkBuilder()
+    builder.add(*entries_of(raws, values)[1:])
+    standing = StandingSelectors([parse_standing("g", "union", text)], ["p"], is_strict=False)
+    standing.mark([builder])
+    assert bool(standing.matches) is is_marked
 
 
 @pytest.mark.parametrize(
