@@ -9,10 +9,10 @@ takes no longer than the properties are long.
 What fits no expression is left to `selector.RowReader`, which defines the right answer.
 """
 
-import random
 import re
 from collections.abc import Sequence
 from itertools import repeat
+from random import Random
 from threading import Lock
 from typing import NamedTuple, TypeAlias, cast
 
@@ -66,6 +66,7 @@ class MapPatterns:
         self._layouts: tuple[_Layout, ...] = ()  # replaced as a whole: threads may read meanwhile
         self._learning = Lock()
         self._pace = Pace()
+        self._chance = Random(0)  # noqa: S311 - which messages are learned from
 
     def read(self, data: bytes, ends: Sequence[int]) -> tuple[list[Sequence[bytes]], Sequence[int]]:
         """The values of the properties in some messages.
@@ -94,7 +95,7 @@ class MapPatterns:
         if advice is Advice.FORGET:
             self._layouts = ()
         elif advice is Advice.LEARN:
-            some = random.sample(unread, min(len(unread), _LEARNED_FROM))
+            some = self._chance.sample(unread, min(len(unread), _LEARNED_FROM))
             self._learn([data[begins[n] : ends[n]] for n in some])
         return columns, unread
 
