@@ -125,8 +125,10 @@ def _refusals(operation: str, path: str) -> Iterator[None]:
 
 def _close(descriptor: int) -> None:
     """Release a descriptor: it is gone even if the system reports an error, which `sync` tells."""
-    with suppress(OSError):
+    try:  # `suppress` takes as long as the call
         os.close(descriptor)
+    except OSError:
+        return
 
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
@@ -188,19 +190,17 @@ def read_ready(file: File, size: int, position: int) -> bytes | None:
     if _NO_WAIT is None:
         return None
     buffer = bytearray(size)
-    got = 0
     try:
-        while got < size:
+        got = count = os.preadv(file.fileno(), [buffer], position, _NO_WAIT) if size else 0
+        while count and got < size:
             part = memoryview(buffer)[got:]
             count = os.preadv(file.fileno(), [part], position + got, _NO_WAIT)
-            if not count:
-                break
             got += count
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
             return None
         raise read_error(file.path, error) from error
-    return bytes(memoryview(buffer)[:got])
+    return bytes(buffer)[:got]
 
 
 class OsFile:
@@ -208,8 +208,10 @@ class OsFile:
 
     def __init__(self, path: str, flags: int) -> None:
         self.path = path
-        with _refusals("open", path):
+        try:  # no context manager here either, see read
             self._fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise StorageError("open", path, error) from error
 
     @classmethod
     def of(cls, descriptor: int, path: str) -> "OsFile":

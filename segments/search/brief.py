@@ -7,9 +7,10 @@ of the process that has the log.
 
 It is the same search, over the same segments, but what it may take is bounded: bytes, those of
 messages that are read one by one above all, steps and messages. No device is waited for: it reads
-what is in memory (`disk.read_ready`). Where it would take more, or finds anything that is not as it
-should be, it is given up, whatever it has come to, and nobody knows of it: the search begins again
-in the other process, and reports what is wrong.
+what is in memory (`disk.read_ready`). Of a segment without the keys nothing but its index is
+opened, which takes some 15 µs, so there may be as many segments as the bytes allow. Where it would
+take more, or finds anything that is not as it should be, it is given up, whatever it has come to,
+and nobody knows of it: the search begins again in the other process, and reports what is wrong.
 """
 
 from collections.abc import Callable
@@ -20,11 +21,12 @@ from segments.codec import Damage
 from segments.disk import Disk, File, Readable, read_ready
 from segments.errors import SegmentsError
 from segments.filter_index import FilterIndex
+from segments.format_constants import KEY_BLOCK_SIZE
 from segments.gaps import Gaps
 from segments.keys import KeyIndex
 from segments.log import Log
 from segments.search.handing import Job
-from segments.search.page import Page, TooDear
+from segments.search.page import Limits, Page, TooDear
 from segments.search.request import SearchRequest
 from segments.search.search import Search
 from segments.search.token import BadToken
@@ -35,9 +37,9 @@ MOST_BYTES = 5 << 18  # a chunk of the usual size and what leads to it: half a m
 # Of messages that are read one by one: a stranger may have shaped them so that it takes 7 ms.
 MOST_LOOKED_INTO = 1 << 15
 _READ_COST = 1 << 11  # bytes that might be read in the time that a read takes
+_OPEN_COST = 1 << 12
 _TAIL = 1 << 18, 100  # bytes and chunks of the newest segment, that no index knows yet
 _MOST_KEYS = 8
-_MOST_SEGMENTS = 8
 _MOST_STEPS = 24
 _MOST_FOUND = 32
 
@@ -57,7 +59,9 @@ def brief_page(log: Log, job: Job) -> Page | None:
     limits = job.limits._replace(looked_into=MOST_LOOKED_INTO)
     try:
         seen = _SeenLog(log)
-        search = Search(seen, job.request, job.identity, job.now_ms, job.after, limits)
+        search = _LookUp(seen, job, limits)
+        if search.is_dear:
+            return None
         with closing(search.steps()) as steps:
             for number, step in enumerate(steps, 1):
                 if step is not None or number > _MOST_STEPS:
@@ -81,7 +85,7 @@ def _is_indexed(log: Log, request: SearchRequest) -> bool:
     Those are the newest ones, see key_schedule.py.
     """
     shown = log.segments.shown
-    if len(shown) > _MOST_SEGMENTS or any(one.cold is not None or one.damage for one in shown):
+    if any(one.cold is not None or one.damage for one in shown):
         return False
     newest, *older = reversed(shown)
     size, num_chunks = newest.size, newest.num_chunks
@@ -89,6 +93,56 @@ def _is_indexed(log: Log, request: SearchRequest) -> bool:
         size, num_chunks = size - newest.keys.end.position, num_chunks - newest.keys.num_chunks
     has_short_tail = size <= _TAIL[0] and num_chunks <= _TAIL[1]
     return has_short_tail and all(_knows(one.keys, request) for one in older)
+
+
+class _LookUp(Search):
+    """The search, which passes over segments that no key is in before it makes anything of them.
+
+    Raises:
+        BadToken, StorageError: see Search.
+        TooDear: see `_ReadyDisk`.
+    """
+
+    def __init__(self, seen: "_SeenLog", job: Job, limits: Limits) -> None:
+        super().__init__(seen, job.request, job.identity, job.now_ms, job.after, limits)
+        self._seen = seen
+        self._prints = frozenset().union(*self._test.prints())
+        self._to_come = reversed(seen.shown) if job.request.newest else iter(seen.shown)
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether to ask all indexes takes too much, whatever is found."""
+        each = _OPEN_COST + len(self._prints) * (KEY_BLOCK_SIZE + _READ_COST)
+        return len(self._seen.shown) * each > MOST_BYTES
+
+    def _next_segment(self) -> Segment | None:
+        """See Search."""
+        so_far = self.progress
+        for segment in self._to_come:
+            first, behind = segment.base_offset, segment.next_offset
+            if behind <= so_far.low or so_far.high <= first:
+                continue
+            is_whole = so_far.low <= first and behind <= so_far.high
+            if is_whole and not self._may_hold_key(segment):
+                self._pass_by_keys(segment)
+                continue
+            if self._request.newest:
+                so_far.high = min(so_far.high, behind)
+            else:
+                so_far.low = max(so_far.low, first)
+            return self._seen.of(segment)
+        return None
+
+    def _may_hold_key(self, segment: Segment) -> bool:
+        """Whether a segment is to be searched; its index says of others that no key is in them."""
+        index = segment.keys
+        if index is None or index.num_chunks < segment.num_chunks or not self._is_in_time(segment):
+            return True
+        file = self._seen.disk.open(index.path, writable=False)
+        try:
+            return any(table.may_hold(file, self._prints) for table in index.tables)
+        finally:
+            file.close()
 
 
 def _knows(index: KeyIndex | None, request: SearchRequest) -> TypeGuard[KeyIndex]:
@@ -136,7 +190,8 @@ class _ReadyDisk(ReadOnlyDisk):
         self.left = MOST_BYTES
 
     def open(self, path: str, *, writable: bool) -> File:
-        if writable:
+        self.left -= _OPEN_COST
+        if writable or self.left < 0:
             raise TooDear
         return _OwnFile(self._disk.open(path, writable=False), self)
 
@@ -182,21 +237,31 @@ class _SeenSegments(NamedTuple):
 
 
 class _SeenLog:
-    """What a search sees of a log: what is there now, and in memory; see SearchedLog."""
+    """What a search sees of a log: what is there now, and in memory; see SearchedLog.
+
+    Attributes:
+        shown: its segments themselves.
+        disk: what is in memory of their files.
+    """
 
     def __init__(self, log: Log) -> None:
-        self._log = log
-        self._disk = _ReadyDisk(log.segments.shown[0].disk)
+        real = log.segments
+        self.shown = real.shown
+        self.disk = _ReadyDisk(real.shown[0].disk)
         self._seen: dict[int, _SeenSegment] = {}
-        self.segments = _SeenSegments(log.segments.first_offset, log.segments.gaps, self._holding)
+
+        def holding(offset: int) -> Segment:
+            return self.of(real.holding(offset))
+
+        self.segments = _SeenSegments(real.first_offset, real.gaps, holding)
         self.committed_offset = log.committed_offset
         self.indexes = self
 
-    def _holding(self, offset: int) -> Segment:
-        real = self._log.segments.holding(offset)
+    def of(self, real: Segment) -> _SeenSegment:
+        """A segment as a search sees it."""
         found = self._seen.get(real.base_offset)
         if found is None:
-            found = self._seen[real.base_offset] = _SeenSegment(real, self._disk)
+            found = self._seen[real.base_offset] = _SeenSegment(real, self.disk)
         return found
 
     def keeps(self, segment: Segment) -> bool:  # noqa: ARG002

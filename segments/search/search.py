@@ -294,6 +294,18 @@ class Search:
         is_before = request.from_ms is not None and timestamp_ms < request.from_ms
         return is_before or (request.to_ms is not None and timestamp_ms > request.to_ms)
 
+    def _is_in_time(self, segment: Segment) -> bool:
+        """Whether a segment has chunks, all of the time range."""
+        times = segment.first_timestamp_ms, segment.last_timestamp_ms
+        return all(time is not None and not self._is_out_of_time(time) for time in times)
+
+    def _pass_by_keys(self, segment: Segment) -> None:
+        """All of a segment is done: its key index says that it has none of the keys."""
+        self.looked_at.segments += 1
+        self.looked_at.segments_indexed += 1
+        self.looked_at.chunks_skipped_by_keys += segment.num_chunks
+        self.progress.done(segment.base_offset, segment.next_offset)
+
     # -- one segment
 
     def _search_segment(self, segment: Segment) -> Steps:

@@ -69,7 +69,7 @@ def known_of(log: Log) -> list[object]:
 
 
 requests = st.builds(
-    lambda keys, names, newest, offset, limit, latest: SearchRequest(
+    lambda keys, names, newest, offset, limit, latest, from_ms, to_ms, creation: SearchRequest(
         keys=tuple(keys),
         properties=tuple(names),
         filter_properties=("region",),
@@ -77,12 +77,18 @@ requests = st.builds(
         offset=offset,
         limit=limit,
         latest=latest,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        by_creation_time=creation,
     ),
     st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True),
     st.lists(st.sampled_from(("order_id", "KEYS", "region")), min_size=1, max_size=3, unique=True),
     st.booleans(),
     st.none() | st.integers(0, 40),
     st.sampled_from((1, 3, 10_000)),
+    st.booleans(),
+    st.sampled_from((None, None, START_MS, START_MS + 7)),
+    st.sampled_from((None, None, START_MS + 7, START_MS + 2000)),
     st.booleans(),
 )
 
@@ -91,6 +97,7 @@ requests = st.builds(
 @given(
     plan=plans,
     asked=requests,
+    per_segment=st.integers(1, 4),
     first=st.integers(0, 8),
     is_indexed=st.booleans(),
     damage=st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 7)), max_size=2),
@@ -98,11 +105,14 @@ requests = st.builds(
 def test_it_finds_what_the_search_finds_or_nothing_at_all(
     plan: list[ChunkPlan],
     asked: SearchRequest,
+    per_segment: int,
     first: int,
     is_indexed: bool,
     damage: list[tuple[int, int]],
 ) -> None:
-    log, messages = write(plan, key_properties=("order_id", "KEYS", "region"))
+    log, messages = write(
+        plan, per_segment=per_segment, key_properties=("order_id", "KEYS", "region")
+    )
     index_all(log)
     index_keys(log)
     if first and len(log.segments.shown) > 1:  # retention
@@ -128,6 +138,7 @@ def test_it_finds_what_the_search_finds_or_nothing_at_all(
     assert (found.messages, found.cut, found.left) == (whole.messages, whole.cut, whole.left)
     assert found.after == whole.after
     if not damage:
+        assert found.looked_at == whole.looked_at
         assert [m.offset for m in found.messages] == wanted(messages, asked)[: asked.limit]
 
 
@@ -139,6 +150,19 @@ def one_segment(bodies: list[bytes], *, is_indexed: bool = True) -> Log:
     if is_indexed:
         index_keys(log)
     return log
+
+
+def opened_of(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of files that are opened from now on."""
+    opened: list[str] = []
+    really = disk.open
+
+    def open_file(path: str, *, writable: bool) -> File:
+        opened.append(path)
+        return really(path, writable=writable)
+
+    monkeypatch.setattr(disk, "open", open_file)
+    return opened
 
 
 @pytest.mark.usefixtures("small_tables")
@@ -172,11 +196,28 @@ class TestWhatIsLeftToTheSearch:
         log.segments.shown[0].keys.fault = "wrong"  # type: ignore[union-attr]
         assert page_of(log, KEYED) is None
 
-    def test_many_segments(self) -> None:
-        plan = [ChunkPlan(0, 1, [order("4711")])] * 4 * (brief._MOST_SEGMENTS + 1)
+    @pytest.mark.parametrize("newest", [False, True])
+    def test_many_segments(self, newest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan = [ChunkPlan(0, 1, [order(str(n))]) for n in range(4 * 15)]
         log, _ = write(plan, key_properties=("order_id",))
         index_keys(log)
-        assert page_of(log, KEYED) is None
+        disk = log.segments.shown[0].disk
+        assert isinstance(disk, FaultyDisk)
+        asked = replace(KEYED, keys=("7", "41"), newest=newest)
+        for segment in log.segments.shown:
+            segment.drop_filters()
+        opened = opened_of(disk, monkeypatch)
+        found = page_of(log, asked)
+        assert found is not None
+        assert [m.offset for m in found.messages] == ([41, 7] if newest else [7, 41])
+        assert found.looked_at.segments == found.looked_at.segments_indexed == 15
+        beside = [path for path in opened if not path.endswith((".keys", ".tmp"))]
+        assert len(beside) == 2, "of others only the index of keys"
+        monkeypatch.setattr(brief, "MOST_BYTES", 300_000)
+        opened.clear()
+        assert page_of(log, asked) is None
+        assert not opened, "it is known before that this takes too much"
+        assert page_of(log, replace(KEYED, keys=("7",), newest=newest)) is not None
 
     def test_what_is_not_in_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         log = one_segment([order("4711")])
