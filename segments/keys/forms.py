@@ -38,6 +38,7 @@ SEPARATOR = b" "
 # The first byte of a form: what kind of key it is. Kinds have no keys in common.
 TEXT, NUMBER, BOOLEAN = b"=", b"#", b"?"
 _MAX_TIME_CHARACTERS = 40
+_UUID_DIGITS = 32
 
 
 def number_form(value: float) -> bytes | None:
@@ -98,9 +99,12 @@ def _spelled(text: str) -> Iterable[Value]:
     if boolean_of(text) is not None:
         yield boolean_of(text)
         return
-    if len(text) <= _MAX_TIME_CHARACTERS and text.isascii():
+    if len(text) > _MAX_TIME_CHARACTERS or not text.isascii():
+        return
+    if len(text) >= _UUID_DIGITS:
         with suppress(ValueError):
             yield UUID(text).bytes
+    if text[:1].isdigit():  # of a year
         with suppress(ValueError):
             time = datetime.fromisoformat(text)
             if time.tzinfo is not None:  # whose zone it would be is not known here

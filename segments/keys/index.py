@@ -83,20 +83,35 @@ class KeyIndex:
         Returns:
             None where the file cannot be read or is damaged: then any message may have any.
         """
-        last = self.num_chunks if last is None else min(last, self.num_chunks)
-        found = _Found(first, last)
         try:
             file = self._disk.open(self.path, writable=False)
             try:
-                for table in self.tables:
-                    if table.head.first_chunk < last and first < table.head.end_chunk:
-                        found.add(table, file, keys)
+                return self.held(file, keys, first, last)
             finally:
                 file.close()
         except SegmentsError as error:
             if not (isinstance(error, StorageError) and error.is_temporary):
                 self.fault = str(error)
             return None
+
+    def held(
+        self,
+        file: Readable,
+        keys: Sequence[Collection[int]],
+        first: int = 0,
+        last: int | None = None,
+    ) -> Held:
+        """The same by a file that is open.
+
+        Raises:
+            FormatError: it is damaged, or another one.
+            StorageError: the system refused.
+        """
+        last = self.num_chunks if last is None else min(last, self.num_chunks)
+        found = _Found(first, last)
+        for table in self.tables:
+            if table.head.first_chunk < last and first < table.head.end_chunk:
+                found.add(table, file, keys)
         return found.held()
 
 

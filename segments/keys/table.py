@@ -199,16 +199,6 @@ class KeyTable:
             if end < len(prints):
                 return
 
-    def may_hold(self, file: Readable, keys: Iterable[int]) -> bool:
-        """Whether some message of its chunks may have a key with one of these prints.
-
-        Raises:
-            FormatError, StorageError: see `places_with`.
-        """
-        return bool(self.uncertain) or any(
-            True for key in keys for _ in self.places_with(file, key)
-        )
-
     def check(self, file: Readable) -> None:
         """Raise FormatError unless each block can be read and passes its checksum."""
         for number in range(1, self._shape.num_blocks):

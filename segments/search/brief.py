@@ -24,6 +24,7 @@ from segments.filter_index import FilterIndex
 from segments.format_constants import KEY_BLOCK_SIZE
 from segments.gaps import Gaps
 from segments.keys import KeyIndex
+from segments.keys.index import Held
 from segments.log import Log
 from segments.search.handing import Job
 from segments.search.page import Limits, Page, TooDear
@@ -106,13 +107,14 @@ class _LookUp(Search):
     def __init__(self, seen: "_SeenLog", job: Job, limits: Limits) -> None:
         super().__init__(seen, job.request, job.identity, job.now_ms, job.after, limits)
         self._seen = seen
-        self._prints = frozenset().union(*self._test.prints())
+        self._asked: Held | None = None  # what the index says of the segment that is searched next
         self._to_come = reversed(seen.shown) if job.request.newest else iter(seen.shown)
 
     @property
     def is_dear(self) -> bool:
         """Whether to ask all indexes takes too much, whatever is found."""
-        each = _OPEN_COST + len(self._prints) * (KEY_BLOCK_SIZE + _READ_COST)
+        num_prints = sum(map(len, self._test.prints()))
+        each = _OPEN_COST + num_prints * (KEY_BLOCK_SIZE + _READ_COST)
         return len(self._seen.shown) * each > MOST_BYTES
 
     def _next_segment(self) -> Segment | None:
@@ -122,6 +124,7 @@ class _LookUp(Search):
             first, behind = segment.base_offset, segment.next_offset
             if behind <= so_far.low or so_far.high <= first:
                 continue
+            self._asked = None
             is_whole = so_far.low <= first and behind <= so_far.high
             if is_whole and not self._may_hold_key(segment):
                 self._pass_by_keys(segment)
@@ -140,9 +143,15 @@ class _LookUp(Search):
             return True
         file = self._seen.disk.open(index.path, writable=False)
         try:
-            return any(table.may_hold(file, self._prints) for table in index.tables)
+            self._asked = index.held(file, self._test.prints())
         finally:
             file.close()
+        return bool(self._asked.keys)
+
+    def _held(self, first: int, last: int, index: KeyIndex | None) -> Held | None:
+        """See Search; nothing is asked twice."""
+        found, self._asked = self._asked, None
+        return super()._held(first, last, index) if found is None else found
 
 
 def _knows(index: KeyIndex | None, request: SearchRequest) -> TypeGuard[KeyIndex]:
