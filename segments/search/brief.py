@@ -8,9 +8,9 @@ of the process that has the log.
 It is the same search, over the same segments, but what it may take is bounded: bytes, those of
 messages that are read one by one above all, steps and messages. No device is waited for: it reads
 what is in memory (`disk.read_ready`). Of a segment without the keys nothing but its index is
-opened, which takes some 15 µs, so there may be as many segments as the bytes allow. Where it would
-take more, or finds anything that is not as it should be, it is given up, whatever it has come to,
-and nobody knows of it: the search begins again in the other process, and reports what is wrong.
+opened, some 15 µs for a key, so there may be a hundred segments. Where it would take more, or finds
+anything that is not as it should be, it is given up, whatever it has come to, and nobody knows of
+it: the search begins again in the other process, and reports what is wrong.
 """
 
 from collections.abc import Callable
@@ -41,6 +41,7 @@ _READ_COST = 1 << 11  # bytes that might be read in the time that a read takes
 _OPEN_COST = 1 << 12
 _TAIL = 1 << 18, 100  # bytes and chunks of the newest segment, that no index knows yet
 _MOST_KEYS = 8
+_MOST_ASKED = 200  # indexes opened, and keys looked for in each: some 8 µs either
 _MOST_STEPS = 24
 _MOST_FOUND = 32
 
@@ -61,8 +62,6 @@ def brief_page(log: Log, job: Job) -> Page | None:
     try:
         seen = _SeenLog(log)
         search = _LookUp(seen, job, limits)
-        if search.is_dear:
-            return None
         with closing(search.steps()) as steps:
             for number, step in enumerate(steps, 1):
                 if step is not None or number > _MOST_STEPS:
@@ -101,7 +100,7 @@ class _LookUp(Search):
 
     Raises:
         BadToken, StorageError: see Search.
-        TooDear: see `_ReadyDisk`.
+        TooDear: all indexes together take too much, whatever they say; or see `_ReadyFile`.
     """
 
     def __init__(self, seen: "_SeenLog", job: Job, limits: Limits) -> None:
@@ -109,13 +108,11 @@ class _LookUp(Search):
         self._seen = seen
         self._asked: Held | None = None  # what the index says of the segment that is searched next
         self._to_come = reversed(seen.shown) if job.request.newest else iter(seen.shown)
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether to ask all indexes takes too much, whatever is found."""
-        num_prints = sum(map(len, self._test.prints()))
-        each = _OPEN_COST + num_prints * (KEY_BLOCK_SIZE + _READ_COST)
-        return len(self._seen.shown) * each > MOST_BYTES
+        num_prints, num_segments = sum(map(len, self._test.prints())), len(seen.shown)
+        if num_segments * (1 + num_prints) > _MOST_ASKED:
+            raise TooDear
+        block = KEY_BLOCK_SIZE + _READ_COST
+        seen.disk.left += num_segments * (_OPEN_COST + num_prints * block)
 
     def _next_segment(self) -> Segment | None:
         """See Search."""
@@ -124,7 +121,6 @@ class _LookUp(Search):
             first, behind = segment.base_offset, segment.next_offset
             if behind <= so_far.low or so_far.high <= first:
                 continue
-            self._asked = None
             is_whole = so_far.low <= first and behind <= so_far.high
             if is_whole and not self._may_hold_key(segment):
                 self._pass_by_keys(segment)
@@ -143,10 +139,11 @@ class _LookUp(Search):
             return True
         file = self._seen.disk.open(index.path, writable=False)
         try:
-            self._asked = index.held(file, self._test.prints())
+            held = index.held(file, self._test.prints())
         finally:
             file.close()
-        return bool(self._asked.keys)
+        self._asked = held if held.keys else None
+        return self._asked is not None
 
     def _held(self, first: int, last: int, index: KeyIndex | None) -> Held | None:
         """See Search; nothing is asked twice."""

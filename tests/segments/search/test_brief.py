@@ -213,7 +213,7 @@ class TestWhatIsLeftToTheSearch:
         assert found.looked_at.segments == found.looked_at.segments_indexed == 15
         beside = [path for path in opened if not path.endswith((".keys", ".tmp"))]
         assert len(beside) == 2, "of others only the index of keys"
-        monkeypatch.setattr(brief, "MOST_BYTES", 300_000)
+        monkeypatch.setattr(brief, "_MOST_ASKED", 15 * (1 + 2))  # a text and a number
         opened.clear()
         assert page_of(log, asked) is None
         assert not opened, "it is known before that this takes too much"
