@@ -436,6 +436,9 @@ class Producer:
         with self._pumping:
             while True:
                 await self._has_work.wait()
+                await (
+                    anyio.lowlevel.checkpoint()
+                )  # more of what the program gives goes out together
                 self._has_work, self._is_woken = anyio.Event(), False
                 await self._write()
 

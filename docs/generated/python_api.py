@@ -49,7 +49,7 @@ _UNDER_OTHERS = frozenset(("connecting", "publishing", "consuming", "told", "err
 # Public within the package: for what a producer or a consumer works with.
 _INSIDE = {
     "Producer": frozenset(("pump", "room", "accept", "check", "is_full", "value_of")),
-    "Consumer": frozenset(("gather", "has_arrived", "settle", "take_part")),
+    "Consumer": frozenset(("gather", "grant", "has_arrived", "settle", "take_part")),
     "Selector": frozenset(("node",)),
 }
 _LISTENER = "See reconnecting"
