@@ -7,8 +7,9 @@ of its stream gets what is little and new without a turn, at the end of the roun
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from streamd.wire.stream.deliver import (
 logger = logging.getLogger(__name__)
 
 _MAX_WATCHERS = 16  # of one subscription
+_HEAD = attrgetter("raw_header", "header.data_size")  # of a chunk that is sent alone
 _TURN_CHUNKS = 256
 _TURN_BYTES = 1 << 20  # sent in a turn, while the peer takes them
 _READ_BYTES = 256 << 10  # of small chunks that are in memory at once
@@ -414,10 +416,9 @@ class Delivery:
         if subscription.interest.is_stored:
             return [_stored_piece(number, chunk) for chunk in chunks]
         committed = subscription.stream.log.segments.last_chunk_id if self.with_committed else None
-        if runs is not None:
-            heads = runs.heads()
-        else:
-            heads = [(chunk.raw_header, chunk.header.data_size) for chunk in chunks]
+        heads: Iterable[tuple[bytes, int] | None] = (
+            map(_HEAD, chunks) if runs is None else runs.heads()
+        )
         return [
             _Piece(
                 b"" if head is None else encode_deliver_head(number, *head, committed),
