@@ -102,7 +102,12 @@ public class Peer {
         admin.setNamesrvAddr(producer.getNamesrvAddr());
         admin.start();
         try {
-            String broker = admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next().selectBrokerAddr();
+            var brokers = admin.examineBrokerClusterInfo().getBrokerAddrTable().values();
+            for (int i = 0; brokers.isEmpty() && i < 100; i++) {  // it has started, and not told the name server yet
+                Thread.sleep(100);
+                brokers = admin.examineBrokerClusterInfo().getBrokerAddrTable().values();
+            }
+            String broker = brokers.iterator().next().selectBrokerAddr();
             admin.createAndUpdateTopicConfig(broker, new TopicConfig(name, 1, 1, 6, 0));
         } finally {
             admin.shutdown();
