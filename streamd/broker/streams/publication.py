@@ -71,7 +71,7 @@ def queued_size(entries: Entries) -> int:
         size += _unpacked_size(values)
     elif values is not None:
         size += _SHORT_VALUE_BYTES * len(values)
-    if entries.ends is not None:
+    if isinstance(entries.ends, list):
         size += _END_BYTES * len(entries.ends)
     if entries.marks:
         keys = entries.property_keys

@@ -264,7 +264,9 @@ def _uniform_filtered(entries: bytes, count: int) -> Decoded | None:
     columns = _columns(count, form).unpack(entries)
     ids, data = b"".join(columns[::3]), b"".join(columns[2::3])
     values = columns[1::3] if value_size else None
-    return Decoded([Entries(ids, data, count, count, values)])
+    size = stride - entry_start
+    ends = range(size, len(data) + 1, size)
+    return Decoded([Entries(ids, data, count, count, values, ends=ends)])
 
 
 def _one_by_one(entries: bytes, count: int, sizes: KnownSizes | None = None) -> Decoded:
