@@ -17,7 +17,7 @@ help:
 	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
 	@echo "make fuzz       search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another"
 	@echo "make churn      many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12"
-	@echo "make world      a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; COUNT=200, SEED"
+	@echo "make world      a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power"
 	@echo "make seek       searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60"
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
@@ -78,9 +78,9 @@ churn: $(VENV)/.test
 	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 # Everything in one process: what goes wrong is chosen by the seed, what was promised is judged.
-world: COUNT := 200
+world: SECONDS := 60
 world: $(VENV)/.test
-	$(BIN)/python -m tests.world.run --count $(COUNT) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.world.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 # Searches, truncations and changes of keys while the server is killed every few seconds.
 seek: SECONDS := 60

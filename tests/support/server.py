@@ -3,8 +3,8 @@
 import functools
 import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -504,6 +504,44 @@ def _migrate(db: sqlite3.Connection, version: int) -> None:
         _empty_catalog().backup(db)
 
 
+@contextmanager
+def simulated(beat_seconds: float = 5) -> Iterator[None]:
+    """In this block servers are at virtual time: nothing of them runs in threads.
+
+    Args:
+        beat_seconds: how often the loop's delay is looked at; each is a step of virtual time.
+    """
+    original, threads.in_thread = threads.in_thread, inline
+    beat, history._BEAT_SECONDS = history._BEAT_SECONDS, beat_seconds
+    cost, passwords._COST = passwords._COST, 2  # a password's hash takes long on purpose
+    synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
+    migration, catalog.migrate = catalog.migrate, _migrate
+    try:
+        with none_on_the_loop():
+            yield
+    finally:
+        threads.in_thread = original
+        passwords._COST = cost
+        history._BEAT_SECONDS = beat
+        catalog._SYNCHRONOUS = synchronous
+        catalog.migrate = migration
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, now_ms: Callable[[], int], *, is_polled: bool = False, **settings: Any
+) -> AsyncIterator[Harness]:
+    """A server in memory over `folder`, where servers are simulated; see `harness`."""
+    config = Config(data=str(folder), **settings)
+    async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
+        server.addresses["stream"] = Address("127.0.0.1", 5552)
+        running = Harness(server, nursery, folder)
+        if is_polled:
+            running.poll()
+        yield running
+        nursery.cancel_scope.cancel()
+
+
 @asynccontextmanager
 async def harness(
     folder: Path, *, is_polled: bool = False, beat_seconds: float = 5, **settings: Any
@@ -518,27 +556,9 @@ async def harness(
         is_polled: connections are read in rounds, as in production; otherwise each has its task.
         settings: of the server.
     """
-    original, threads.in_thread = threads.in_thread, inline
-    beat, history._BEAT_SECONDS = history._BEAT_SECONDS, beat_seconds
-    cost, passwords._COST = passwords._COST, 2  # a password's hash takes long on purpose
-    synchronous, catalog._SYNCHRONOUS = catalog._SYNCHRONOUS, "OFF"  # no power fails here
-    migration, catalog.migrate = catalog.migrate, _migrate
-    try:
-        config = Config(data=str(folder), **settings)
-        clock = trio.current_time
-        start = clock()
-        now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
-        with none_on_the_loop():
-            async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
-                server.addresses["stream"] = Address("127.0.0.1", 5552)
-                running = Harness(server, nursery, folder)
-                if is_polled:
-                    running.poll()
-                yield running
-                nursery.cancel_scope.cancel()
-    finally:
-        threads.in_thread = original
-        passwords._COST = cost
-        history._BEAT_SECONDS = beat
-        catalog._SYNCHRONOUS = synchronous
-        catalog.migrate = migration
+    clock = trio.current_time
+    start = clock()
+    now_ms = lambda: 1_700_000_000_000 + round((clock() - start) * 1000)  # noqa: E731
+    with simulated(beat_seconds):
+        async with serving(folder, now_ms, is_polled=is_polled, **settings) as running:
+            yield running

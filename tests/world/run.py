@@ -1,283 +1,221 @@
-"""One run of the world: its seed decides what everybody does, and what goes wrong when.
+"""Many worlds: `python -m tests.world.run --seconds 60`.
 
-    python -m tests.world.run --count 200 --seed 1
-
-Clients publish, follow, search and truncate; meanwhile the server is killed, loses power, finds its
-disk full or broken, connections are cut and programs end in the middle. The witness judges what
-everybody was told. A seed repeats what is asked for and what goes wrong, but not each step: some
-sets are in the order of addresses.
+A world in which something followed something else for the first time is changed a little and tried
+again, as in fuzzing that is guided by coverage. Of a world that fails, programs and faults are
+taken away as long as it still fails in the same way; what is left is printed as a test.
 """
 
 import argparse
-import logging
 import os
-import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import NamedTuple
 
-import pytest
-import trio
-from trio.testing import MockClock
+from tests.world.messages import Messages
+from tests.world.world import Fault, World
 
-from clients import ConnectionLost
-from segments.derived import key_schedule
-from segments.derived.key_files import KeyJob, make_table
-from segments.derived.key_worker import Answer
-from segments.disk import OsDisk
-from streamd.net import threads
-from streamd.server import StartError
-from tests.support.amqp import AmqpPeer, connect as connect_amqp
-from tests.support.client import Network
-from tests.support.server import harness
-from tests.support.syncs import work_beside
-from tests.world.actors import KINDS, TONES, Actors
-from tests.world.machine import Machine
-from tests.world.witness import Sent, Witness
+PARTS = {"messages": Messages}
 
-_DELAYS = (0, 0, 0, 0.001, 0.01, 0.1)  # seconds that work in a thread takes
-_PAUSES = (0.05, 0.3, 1, 3)  # between faults
-_AWAY = (0.01, 0.5, 8)  # seconds until a server is started again
-_SQL = "kind = 'k2' AND tone = 't1'"
-_SECONDS = 20  # of virtual time with faults
-_LONGEST = 600  # until everything must have ended
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_MOST_KEPT = 500  # worlds that are worth a change
+_CHANGED = 0.5  # how often one of them is tried
+_SHRINK_SECONDS = 60
 
 
-class _AmqpLine:
-    """A connection that can break; see tests.support.client.MemoryByteStream."""
+class Plan(NamedTuple):
+    """What makes a world; None is what the seed chooses."""
 
-    def __init__(self, peer: AmqpPeer) -> None:
-        self._stream = peer.stream
-
-    def kill(self) -> None:
-        """Break it."""
-        self._stream.send_stream.close()
-        self._stream.receive_stream.close()
+    seed: int
+    parts: tuple[str, ...] | None = None
+    only: tuple[str, ...] | None = None
+    faults: tuple[Fault, ...] | None = None
 
 
-class World:
-    """See above."""
+class Result(NamedTuple):
+    """What became of a world.
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.seed = seed
-        self._chance = Random(seed)
-        self._machine = Machine(folder, Random(f"{seed}/machine"))
-        self._flush = self._chance.choice(("always", "interval"))
-        self.witness = Witness(self._flush)
-        self.actors = Actors(self.witness, Random(f"{seed}/actors"))
-        self.events: list[str] = []
-        self._serving = trio.CancelScope()
-        self._is_over = False
-        self._waiting: set[str] = set()  # clients that have not ended
-        self._patch = pytest.MonkeyPatch()
+    Attributes:
+        plan: with all that the seed has chosen.
+        found: what did not hold.
+        pairs: kinds of events that followed each other.
+        events: all of them.
+    """
 
-    def run(self) -> list[str]:
-        """What did not hold; empty when everything did."""
-        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
-        trio._core._run._r.seed(self.seed)  # type: ignore[attr-defined]
-        random.seed(self.seed)
-        limits = key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES
-        key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = 20_000, 1
-        try:
-            with self._machine.running():
-                trio.run(self._run, clock=MockClock(autojump_threshold=0))
-        except BaseExceptionGroup as group:
-            self.witness.faults.append(f"the world ended: {_leaves(group)}")
-        finally:
-            key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = limits
-            self._patch.undo()
-        return self.witness.judge()
-
-    async def _run(self) -> None:
-        with trio.move_on_after(_LONGEST) as limit:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._serve)
-                await self.actors.create()
-                await self._act()
-                self._is_over = True
-                self._serving.cancel()
-        if limit.cancelled_caught:
-            waiting = ", ".join(sorted(self._waiting))
-            self.witness.faults.append(f"these wait for ever: {waiting}")
-
-    # -- the server
-
-    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
-        is_first = True
-        while not self._is_over:
-            with trio.CancelScope() as self._serving, suppress(StartError):
-                async with harness(
-                    self._machine.data, is_polled=True, flush=self._flush, http_port=None
-                ) as server:
-                    threads.in_thread = self._in_thread  # the harness puts the real one back
-                    server.server.broker._resources.keys.worker.make = self._make  # type: ignore
-                    if is_first:
-                        self._network = Network(server, self._patch)
-                        task_status.started()
-                        is_first = False
-                    self._network.server, self._network.is_away = server, False
-                    await trio.sleep_forever()
-            if not self._is_over:
-                await trio.sleep(self._chance.choice(_AWAY))
-
-    async def _dial_amqp(self) -> AmqpPeer:
-        await trio.lowlevel.checkpoint()
-        if self._network.is_away:
-            raise ConnectionLost("nobody is there")
-        peer = connect_amqp(self._network.server)
-        self._network.streams.append(_AmqpLine(peer))  # type: ignore[arg-type]
-        return peer
-
-    async def _in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
-        await trio.lowlevel.checkpoint()
-        with trio.CancelScope(shield=True):  # a thread cannot be cancelled
-            await trio.sleep(self._chance.choice(_DELAYS))
-            try:
-                return work_beside(work, *arguments)
-            finally:
-                await trio.sleep(self._chance.choice(_DELAYS))
-
-    async def _make(self, job: KeyJob) -> Answer:
-        """What the process that makes key tables does."""
-        await self._in_thread(make_table, OsDisk(), job)
-        return Answer()
-
-    # -- what happens
-
-    async def _act(self) -> None:
-        actors = self.actors
-        async with trio.open_nursery() as nursery:
-
-            def begin(name: str, work: Callable[..., Any], *given: Any, **named: Any) -> None:
-                async def act() -> None:
-                    await work(*given, **named)
-                    self._waiting.discard(name)
-
-                self._waiting.add(name)
-                nursery.start_soon(act)
-
-            begin("all", actors.follow, "all", lambda _: True)
-            begin("own", actors.follow, "own", lambda _: True, keeps_itself=True)
-            one, both = _has(kind=1), _has(kind=2, tone=1)
-            begin("k1", actors.follow, "k1", one, filter_values=["k1"], filter_value="kind")
-            begin("sql", actors.follow, "sql", both, sql=_SQL)
-            begin("amqp", actors.follow_amqp, "amqp", both, self._dial_amqp, x_stream_sql=_SQL)
-            begin("p", actors.publish, "p", is_named=True)
-            begin("q", actors.publish, "q", is_named=False)
-            begin("search", actors.search)
-            await self._harm()
-            actors.is_ending = True
-            while self._waiting & {"p", "q", "search"}:
-                await trio.sleep(0.1)
-            await actors.end()
-        await actors.read()
-
-    async def _harm(self) -> None:
-        end = trio.current_time() + _SECONDS
-        kinds = {
-            "kill": self._kill,
-            "power": self._cut_power,
-            "cut": self._cut_connection,
-            "crash": self._crash,
-            "full": self._fill,
-            "broken": self._break,
-            "truncate": self.actors.truncate,
-        }
-        while trio.current_time() < end:
-            await trio.sleep(self._chance.choice(_PAUSES))
-            kind = self._chance.choice(list(kinds))
-            self.events.append(f"{trio.current_time():.2f} {kind}")
-            await kinds[kind]()
-
-    async def _kill(self) -> None:
-        if not self._network.is_away:
-            self._vanish()
-            self._machine.kill()
-            self._serving.cancel()
-
-    async def _cut_power(self) -> None:
-        if not self._network.is_away:
-            self._vanish()
-            self._machine.cut_power()
-            self.witness.lose_power(trio.current_time())
-            self._serving.cancel()
-
-    def _vanish(self) -> None:
-        """Nothing reaches the server any more, nor comes from it."""
-        self._network.is_away = True
-        for stream in self._network.streams:
-            stream.kill()
-        self._network.streams.clear()
-
-    async def _cut_connection(self) -> None:
-        if self._network.streams:
-            self._chance.choice(self._network.streams).kill()
-
-    async def _crash(self) -> None:
-        if self.actors.scopes:
-            self._chance.choice(list(self.actors.scopes.values())).cancel()
-
-    async def _fill(self) -> None:
-        self._machine.wrong = "full"
-        await trio.sleep(self._chance.choice((0.05, 1, 3)))
-        self._machine.wrong = ""
-
-    async def _break(self) -> None:
-        """What fails to reach the device: its server takes nothing more until it starts again."""
-        self._machine.wrong = "broken"
-        await trio.sleep(self._chance.choice((0.05, 1)))
-        self._machine.wrong = ""
-        await self._kill()
+    plan: Plan
+    found: list[str]
+    pairs: set[tuple[str, str]]
+    events: list[str]
 
 
-def _has(kind: int, tone: int | None = None) -> Callable[[Sent], bool]:
-    def wants(sent: Sent) -> bool:
-        return sent.number % KINDS == kind and (tone is None or sent.number % TONES == tone)
-
-    return wants
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> str:
-    inner = [
-        _leaves(error) if isinstance(error, BaseExceptionGroup) else repr(error)
-        for error in group.exceptions
-    ]
-    return "; ".join(inner)
+def parts_of(seed: int) -> tuple[str, ...]:
+    """Those that a seed chooses."""
+    chance = Random(f"{seed}/parts")
+    return tuple(name for name in PARTS if chance.random() < 0.6) or (chance.choice(list(PARTS)),)
 
 
-def faults_of(seed: int) -> tuple[int, list[str]]:
-    """What did not hold in the world of a seed."""
+def make(plan: Plan, folder: Path) -> World:
+    """The world of a plan, in an empty folder."""
+    parts = [PARTS[name] for name in plan.parts or parts_of(plan.seed)]
+    return World(folder, plan.seed, parts, only=plan.only, faults=plan.faults)
+
+
+def run(plan: Plan) -> Result:
+    """Run it."""
     with tempfile.TemporaryDirectory(prefix="streamd-world-", dir=_FOLDER) as folder:
-        return seed, World(Path(folder), seed).run()
+        world = make(plan, Path(folder))
+        found = world.run()
+    parts = plan.parts or parts_of(plan.seed)
+    whole = Plan(plan.seed, parts, tuple(world.only), tuple(world.faults))
+    return Result(whole, found, world.pairs, world.events)
+
+
+def shrink(plan: Plan, seconds: float = _SHRINK_SECONDS) -> Plan:
+    """The least of a world that still breaks one of the promises which it breaks."""
+    end = time.monotonic() + seconds
+    broken = {_kind(fault) for fault in run(plan).found}
+    size = max(1, len(plan.faults or ()) // 2)
+    while time.monotonic() < end:
+        for smaller in _smaller(plan, size):
+            if broken & {_kind(fault) for fault in run(smaller).found}:
+                plan = smaller
+                break
+            if time.monotonic() > end:
+                break
+        else:
+            if size == 1:
+                break
+            size //= 2
+    return plan
+
+
+def _smaller(plan: Plan, size: int) -> Iterator[Plan]:
+    """The same without some faults, or without a program."""
+    faults, only = plan.faults or (), plan.only or ()
+    for at in range(0, len(faults), size):
+        yield plan._replace(faults=faults[:at] + faults[at + size :])
+    for name in only if size == 1 else ():
+        yield plan._replace(only=tuple(other for other in only if other != name))
+
+
+def _kind(fault: str) -> str:
+    """Which promise: what stands before the colon."""
+    return fault.partition(":")[0]
+
+
+def changed(plan: Plan, chance: Random) -> Plan:
+    """One that differs a little: in the order of things, or in a fault."""
+    faults = list(plan.faults or ())
+    at = chance.randrange(len(faults)) if faults else 0
+    match chance.randrange(4):
+        case 0:
+            return plan._replace(seed=chance.randrange(1 << 30))
+        case 1 if len(faults) > 1:
+            del faults[at]
+        case 2 if faults:
+            faults.insert(at, faults[at]._replace(seed=chance.randrange(1 << 30)))
+        case _ if faults:
+            faults[at] = faults[at]._replace(after=chance.choice((0, 0.02, 0.5, 2)))
+    return plan._replace(faults=tuple(faults))
+
+
+class Search:
+    """Worlds for some time.
+
+    Args:
+        seed: of the first; others follow it.
+        names: of harms that are to be tried alone; all when there are none.
+    """
+
+    def __init__(self, seed: int, names: frozenset[str]) -> None:
+        self.num_worlds = self.num_failed = 0
+        self._seed = seed
+        self._names = names
+        self._chance = Random(f"{seed}/search")
+        self._seen: set[tuple[str, str]] = set()
+        self._kept: list[Plan] = []
+
+    def go_on(self, count: int, seconds: float, jobs: int) -> None:
+        """Run so many, or so long; print what failed."""
+        end = time.monotonic() + seconds
+        running: set[Future[Result]] = set()
+        with ProcessPoolExecutor(jobs) as processes:
+            for number in range(count):
+                if time.monotonic() > end:
+                    break
+                running.add(processes.submit(run, self._next(number)))
+                if len(running) > jobs + 1:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    self._look(done)
+            self._look(wait(running).done)
+
+    @property
+    def num_pairs(self) -> int:
+        return len(self._seen)
+
+    def _next(self, number: int) -> Plan:
+        if self._kept and self._chance.random() < _CHANGED:
+            return changed(self._chance.choice(self._kept[-_MOST_KEPT:]), self._chance)
+        plan = Plan(self._seed + number)
+        if self._names:
+            with tempfile.TemporaryDirectory() as folder:
+                faults = make(plan, Path(folder)).faults
+            plan = plan._replace(faults=tuple(f for f in faults if f.name in self._names))
+        return plan
+
+    def _look(self, done: set[Future[Result]]) -> None:
+        for future in done:
+            result = future.result()
+            self.num_worlds += 1
+            if not result.pairs <= self._seen:
+                self._seen |= result.pairs
+                self._kept.append(result.plan)
+            if result.found:
+                self.num_failed += 1
+                print(as_test(shrink(result.plan)))
+                print("\n".join(f"  {fault[:300]}" for fault in result.found[:8]), flush=True)
+
+
+def as_test(plan: Plan) -> str:
+    """A test of the suite that runs it."""
+    faults = "".join(f"\n        {fault}," for fault in plan.faults or ())
+    return (
+        f"def test_world_{plan.seed}() -> None:\n"
+        f"    faults = ({faults}\n    )\n"
+        f"    plan = Plan({plan.seed}, {plan.parts}, {plan.only}, faults)\n"
+        f"    assert not run(plan).found"
+    )
 
 
 def main() -> None:
     """Run so many, print the faults, and exit with 1 when there were some."""
     parser = argparse.ArgumentParser(description="Worlds, at virtual time.")
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1, help="the first one; others follow it")
+    parser.add_argument("--count", type=int, default=1 << 30)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--seed", type=int, default=None, help="the first; default: another one")
+    parser.add_argument("--faults", default="", help="names, with commas between; default: all")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--events", action="store_true", help="what happens in the world of --seed")
     given = parser.parse_args()
-    logging.getLogger().addHandler(logging.NullHandler())
+    seed = time.time_ns() % 1_000_000_000 if given.seed is None else given.seed
+    if given.events:
+        result = run(Plan(seed))
+        print("\n".join([*result.events, str(result.plan), *result.found]))
+        sys.exit(bool(result.found))
+    search = Search(seed, frozenset(filter(None, given.faults.split(","))))
     began = time.monotonic()
-    num_failed = 0
-    with ProcessPoolExecutor(given.jobs) as processes:
-        for seed, found in processes.map(faults_of, range(given.seed, given.seed + given.count)):
-            num_failed += bool(found)
-            if found:
-                print(f"python -m tests.world.run --count 1 --seed {seed}")
-                print("\n".join(f"  {fault}" for fault in found[:8]), flush=True)
-    seconds = time.monotonic() - began
-    rate = given.count / seconds * 60
-    print(f"{given.count:,} worlds in {seconds:.0f} s, {rate:,.0f} a minute, {num_failed} failed")
-    sys.exit(bool(num_failed))
+    search.go_on(given.count, given.seconds, given.jobs)
+    took = time.monotonic() - began
+    rate = search.num_worlds / took * 60
+    print(
+        f"{search.num_worlds:,} worlds from seed {seed} in {took:.0f} s, {rate:,.0f} a minute, "
+        f"{search.num_pairs:,} pairs of events, {search.num_failed} failed"
+    )
+    sys.exit(bool(search.num_failed))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.run import World
+from tests.world.run import Plan, make
 from tests.world.witness import PROMISES, Follower, Found, Seen, Sent, Witness
 
 _A, _B, _C = (Sent("p", number) for number in range(3))
@@ -13,7 +13,7 @@ _A, _B, _C = (Sent("p", number) for number in range(3))
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_worlds(tmp_path: Path, seed: int) -> None:
-    world = World(tmp_path, seed)
+    world = make(Plan(seed, ("messages",)), tmp_path)
     faults = world.run()
     assert not faults, "\n".join([*faults, *world.events])
     assert len(world.witness.log) > len(world.witness.followers)

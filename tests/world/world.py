@@ -1,0 +1,362 @@
+"""The world: servers, their disks, their clients and a clock in one process, at virtual time.
+
+Its seed decides what everybody does, and what goes wrong when. What there is to do comes from
+parts; a seed chooses some of them, some of their programs and some of what can go wrong, as faults
+hide where everything happens at once. The witness judges what everybody was told.
+"""
+
+import itertools
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+import trio
+from anyio.abc import ByteStream
+from trio.testing import MockClock
+
+import clients.connection
+from clients import Client, StreamError, connect
+from clients.uri import Endpoint
+from segments.derived import key_schedule
+from segments.derived.key_files import KeyJob, make_table
+from segments.derived.key_worker import Answer
+from segments.disk import OsDisk
+from segments.errors import StorageError
+from segments.store.object_store import TierError
+from streamd.net import threads
+from tests.support import server as servers
+from tests.support.server import Harness, simulated
+from tests.support.syncs import work_beside
+from tests.world.box import Box
+from tests.world.machine import Machine
+from tests.world.witness import Witness
+
+Program = Callable[[], Awaitable[None]]
+
+_DELAYS = (0, 0, 0, 0.001, 0.01, 0.1)  # seconds that work in a thread takes
+_PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
+_MOST_FAULTS = 30
+_LONGEST = 600  # seconds until everything must have ended
+_RETRY_SECONDS = 30
+_EXPECTED = (StorageError, TierError)  # what a server may tell of its disk and its store
+_AGAIN = (0.01, 0.3, 2)  # seconds until a program that failed is started again
+
+
+class Fault(NamedTuple):
+    """Something that goes wrong.
+
+    Attributes:
+        after: seconds after the one before.
+        name: of a harm.
+        seed: decides everything else about it.
+    """
+
+    after: float
+    name: str
+    seed: int
+
+
+class Part(Protocol):
+    """What a part of the world adds to it."""
+
+    async def prepare(self) -> None:
+        """Make what its programs work with; nothing goes wrong yet."""
+
+    def programs(self) -> dict[str, Program]:
+        """What clients do until the world is ending, by name."""
+
+    def harms(self) -> dict[str, Program]:
+        """What can go wrong, by name."""
+
+    async def finish(self) -> None:
+        """Nothing goes wrong any more; programs end while this is at work."""
+
+    async def settle(self) -> None:
+        """All programs have ended: have a last look, for the witness."""
+
+
+class World:
+    """See above.
+
+    Args:
+        folder: an empty one.
+        seed: decides everything.
+        parts: makes each part.
+        only: names of programs; by default the seed chooses.
+        faults: in order; by default the seed chooses.
+
+    Attributes:
+        box: the server that everybody knows.
+        boxes: by the name that its clients use; "" is that of the one above.
+        chance: of the fault that is going on.
+        witness: is told everything.
+        is_ending: programs come to their end.
+        scopes: of the programs that run; the world may cancel any.
+        contexts: are entered before anything runs.
+        events: what has happened, for those who look for the cause of a fault.
+        pairs: kinds of events that have followed each other.
+        skew_ms: that the clock on the wall is wrong.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        parts: "Iterable[Callable[[World], Part]]",
+        *,
+        only: Iterable[str] | None = None,
+        faults: Iterable[Fault] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.is_ending = False
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self.contexts: list[AbstractContextManager[Any]] = []
+        self.events: list[str] = []
+        self.pairs: set[tuple[str, str]] = set()
+        self.skew_ms = 0
+        self.chance = Random(f"{seed}/settings")
+        flush = self.chance.choice(("always", "interval"))
+        self.witness = Witness(flush)
+        self.boxes: dict[str, Box] = {}
+        self.box = self.add_box("")
+        self.box.settings["flush"] = flush
+        self._last = "begin"
+        self._waiting: set[str] = set()  # programs that have not ended
+        self._delays = Random(f"{seed}/delays")
+        self._parts = [make(self) for make in parts]
+        self._programs = {n: work for part in self._parts for n, work in part.programs().items()}
+        self._harms = self._own_harms()
+        self._harms |= {n: harm for part in self._parts for n, harm in part.harms().items()}
+        choice = Random(f"{seed}/choice")
+        if only is not None:
+            self.only = [name for name in self._programs if name in set(only)]
+        else:
+            self.only = _some(list(self._programs), choice)
+        names = _some(list(self._harms), choice)
+        self.faults = list(_faults(names, choice) if faults is None else faults)
+
+    def chance_of(self, name: str) -> Random:
+        """What decides about a program; another one's decisions do not change it."""
+        return Random(f"{self.seed}/{name}")
+
+    def add_box(self, name: str) -> Box:
+        """A further machine with its server, which has to be started; see `Box.live`."""
+        folder = self.folder / f"box-{name}"
+        folder.mkdir()
+        machine = Machine(folder, Random(f"{self.seed}/machine {name}"))
+        chance = self.chance_of(f"box {name}")
+        box = self.boxes[name] = Box(machine, chance, self.now_ms, self._began)
+        self.contexts.append(machine.running())
+        return box
+
+    def now_ms(self) -> int:
+        """The clock on the wall."""
+        return 1_700_000_000_000 + round(trio.current_time() * 1000) + self.skew_ms
+
+    def note(self, kind: str, text: str = "") -> None:
+        """Something has happened."""
+        self.events.append(f"{trio.current_time():.3f} {kind} {text}")
+        self.pairs.add((self._last, kind))
+        self._last = kind
+
+    # -- its life
+
+    def run(self) -> list[str]:
+        """What did not hold; empty when everything did."""
+        trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+        trio._core._run._r.seed(self.seed)  # type: ignore[attr-defined]
+        random.seed(self.seed)
+        servers._ports = itertools.count(40_000)
+        limits = key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES
+        key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = 20_000, 1
+        log, root = _Log(self), logging.getLogger()
+        reach, clients.connection._connect = clients.connection._connect, self._reach
+        root.addHandler(log)
+        try:
+            with ExitStack() as stack:
+                for context in [*self.contexts, simulated()]:
+                    stack.enter_context(context)
+                threads.in_thread = self.in_thread
+                trio.run(self._run, clock=MockClock(autojump_threshold=0))
+        except BaseExceptionGroup as group:
+            self.witness.faults.append(f"the world ended: {_leaves(group)}")
+        finally:
+            root.removeHandler(log)
+            clients.connection._connect = reach
+            key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = limits
+        return self.witness.judge()
+
+    async def _run(self) -> None:
+        with trio.move_on_after(_LONGEST) as limit:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.box.live)
+                for part in self._parts:
+                    await part.prepare()
+                await self._act()
+                for part in self._parts:
+                    await part.settle()
+                for box in self.boxes.values():
+                    box.end()
+        if limit.cancelled_caught:
+            waiting = ", ".join(sorted(self._waiting))
+            self.witness.faults.append(f"these wait for ever: {waiting}")
+
+    async def _act(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in self.only:
+                nursery.start_soon(self._do, name, self._programs[name])
+            for fault in self.faults:
+                await trio.sleep(fault.after)
+                self.note(f"[{fault.name}]")
+                self.chance = Random(fault.seed)
+                if fault.name in self._harms:
+                    await self._harms[fault.name]()
+            self.is_ending = True
+            for part in self._parts:
+                nursery.start_soon(self._do, "the end", part.finish)
+
+    async def _do(self, name: str, work: Program) -> None:
+        self._waiting.add(name)
+        await work()
+        self._waiting.discard(name)
+
+    def _began(self, server: Harness) -> None:
+        server.server.broker._resources.keys.worker.make = self._make  # type: ignore[method-assign]
+
+    async def _reach(self, endpoint: Endpoint) -> ByteStream:
+        await trio.lowlevel.checkpoint()
+        return self.boxes[endpoint.host if endpoint.host in self.boxes else ""].reach()
+
+    async def in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
+        """What `threads.in_thread` is in the world."""
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):  # a thread cannot be cancelled
+            await trio.sleep(self._delays.choice(_DELAYS))
+            try:
+                return work_beside(work, *arguments)
+            finally:
+                await trio.sleep(self._delays.choice(_DELAYS))
+
+    async def _make(self, job: KeyJob) -> Answer:
+        """What the process that makes key tables does."""
+        await self.in_thread(make_table, OsDisk(), job)
+        return Answer()
+
+    # -- programs of the client library
+
+    async def repeat(self, name: str, work: Callable[[Client], Awaitable[None]], **to: Any) -> None:
+        """Run a program, which fails or is ended now and then, until it has done its work."""
+        chance = self.chance_of(f"again {name}")
+        while not await self.attempt(name, work, **to):
+            await trio.sleep(chance.choice(_AGAIN))
+
+    async def attempt(
+        self, name: str, work: Callable[[Client], Awaitable[None]], uri: str = "", **options: Any
+    ) -> bool:
+        """Run a program, which may be ended at any step; whether it has done its work."""
+        options = {"heartbeat": 0, "retry_seconds": _RETRY_SECONDS} | options
+        uris = [uri] if uri else []
+
+        async def use() -> None:
+            async with connect(*uris, **options) as client:
+                await work(client)
+
+        return await self.guarded(name, use)
+
+    async def guarded(self, name: str, work: Program) -> bool:
+        """The same for a program that connects by itself."""
+        is_done = False
+        with trio.CancelScope() as scope:
+            self.scopes[name] = scope
+            try:
+                await work()
+                is_done = True
+            except* StreamError as group:
+                for error in _each(group):
+                    self.note(f"{name} {type(error).__name__}", str(error))
+            finally:
+                self.scopes.pop(name, None)
+        return is_done
+
+    # -- what goes wrong with the server that everybody knows
+
+    def _own_harms(self) -> dict[str, Program]:
+        return {
+            "kill": self._kill,
+            "power": self._cut_power,
+            "cut": self._cut_line,
+            "crash": self._crash,
+            "full": self._fill,
+            "broken": self._break,
+        }
+
+    async def _kill(self) -> None:
+        self.box.kill()
+
+    async def _cut_power(self) -> None:
+        if self.box.cut_power():
+            self.witness.lose_power(trio.current_time())
+
+    async def _cut_line(self) -> None:
+        lines = [line for box in self.boxes.values() for line in box.lines]
+        if lines:
+            self.chance.choice(lines).kill()
+
+    async def _crash(self) -> None:
+        if self.scopes:
+            self.chance.choice(list(self.scopes.values())).cancel()
+
+    async def _fill(self) -> None:
+        self.box.machine.wrong = "full"
+        await trio.sleep(self.chance.choice((0.05, 1, 3)))
+        self.box.machine.wrong = ""
+
+    async def _break(self) -> None:
+        """What fails to reach the device: its server takes nothing more until it starts again."""
+        self.box.machine.wrong = "broken"
+        await trio.sleep(self.chance.choice((0.05, 1)))
+        self.box.machine.wrong = ""
+        await self._kill()
+
+
+class _Log(logging.Handler):
+    """What servers and clients say has happened, too; what nobody has expected is a fault."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.note(f"{record.name}: {record.msg}"[:90], record.getMessage())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, _EXPECTED):
+            self._world.witness.faults.append(f"the log: {record.getMessage()}: {error!r}")
+
+
+def _some(names: list[str], chance: Random) -> list[str]:
+    """All, or a few, in order."""
+    share = chance.choice((0.2, 0.4, 0.6, 1))
+    return [name for name in names if chance.random() < share] or [chance.choice(names)]
+
+
+def _faults(names: list[str], chance: Random) -> Iterable[Fault]:
+    weights = [chance.random() for _ in names]
+    slow = chance.choice((0.2, 1))
+    for _ in range(chance.randint(1, _MOST_FAULTS)):
+        name = chance.choices(names, weights)[0]
+        yield Fault(slow * chance.choice(_PAUSES), name, chance.randrange(1 << 30))
+
+
+def _each(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _each(inner)]
+    return [error]
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> str:
+    return "; ".join(map(repr, _each(group)))
