@@ -1,0 +1,885 @@
+"""The guards: a rule of the code each, and a patch that takes it away. See `guards.py`.
+
+A patch is small, and what is left of the code runs. Where several places keep one rule, one of them
+is here.
+"""
+
+from tests.world.guards import Guard
+
+_FLUSH = "segments/flush.py"
+_JOURNAL = "segments/journal.py"
+_LOG = "segments/log.py"
+_RECOVERY = "segments/recovery/recovery.py"
+_SCAN = "segments/recovery/segment_scan.py"
+_REPLAY = "segments/tracking_replay.py"
+_TRUNCATION = "segments/truncation.py"
+_SEGMENT = "segments/segment.py"
+_READER = "segments/reader.py"
+_WRITER = "streamd/broker/streams/log_writer.py"
+_MAINTENANCE = "streamd/broker/streams/log_maintenance.py"
+_STREAM = "streamd/broker/streams/stream.py"
+_LIFE = "streamd/broker/streams/log_life.py"
+_LOGS = "streamd/broker/stream_logs.py"
+_ASSEMBLY = "streamd/broker/streams/chunk_assembly.py"
+_WAITERS = "streamd/broker/streams/waiters.py"
+_QUEUE = "streamd/connections/ready_queue.py"
+_PUBLISHERS = "streamd/connections/stream/publishers.py"
+_PUBLISHER = "streamd/connections/stream/publisher.py"
+_SUBSCRIPTIONS = "streamd/connections/stream/subscriptions.py"
+_DELIVERY = "streamd/connections/stream/delivery.py"
+_AMQP = "streamd/connections/amqp091/delivery.py"
+_PRODUCER = "clients/producer.py"
+_CONSUMER = "clients/consumer.py"
+_PLACE = "clients/position.py"
+_CONNECTION = "clients/connection.py"
+_COMING_BACK = "clients/reconnecting.py"
+_SEARCH = "segments/search/search.py"
+_PROGRESS = "segments/search/progress.py"
+_KEYS = "segments/derived/key_files.py"
+_SCHEDULE = "segments/derived/key_schedule.py"
+_FILTERS = "segments/filter_index.py"
+_BLOOM = "segments/bloom.py"
+
+# -- what is on the device, and when: durability.md, M2, M3, M10
+
+_DURABLE = [
+    Guard(
+        "segments are synced by a flush",
+        "log",
+        _FLUSH,
+        "        for file in self.files:\n            file.sync()",
+        "        for file in self.files[len(self.files) :]:\n            file.sync()",
+    ),
+    Guard(
+        "a segment that was sealed is synced, too",
+        "log",
+        _FLUSH,
+        "        running, self.sealed = self.sealed, {}",
+        "        self.release()\n        running: dict[Segment, File] = {}",
+    ),
+    Guard(
+        "the names of new segments are synced before a flush ends",
+        "log",
+        _FLUSH,
+        "if self._rewrite_journal() or self.has_new_journal or has_new_names:",
+        "if self._rewrite_journal() or self.has_new_journal:",
+    ),
+    Guard(
+        "the name of a new journal is synced before a flush ends",
+        "log",
+        _FLUSH,
+        "if self._rewrite_journal() or self.has_new_journal or has_new_names:",
+        "if self._rewrite_journal() or has_new_names:",
+    ),
+    Guard(
+        "what a killed process left is synced by the first flush",
+        "log",
+        _FLUSH,
+        "        for path in self.found:\n",
+        "        for path in self.found[len(self.found) :]:\n",
+    ),
+    Guard(
+        "the name of a segment that a killed process left is synced",
+        "log",
+        _FLUSH,
+        "self._has_new_names = not (plan.knows_newest and plan.has_life)",
+        "self._has_new_names = not plan.has_life",
+    ),
+    Guard(
+        "a journal that a killed process left is synced",
+        "log",
+        _JOURNAL,
+        "        if self.exists and not is_flushed:\n",
+        "        if self.exists and not is_flushed and not self.records:\n",
+    ),
+    Guard(
+        "a file is synced before it replaces another",
+        "log",
+        "segments/atomic_write.py",
+        "        if is_synced:\n            file.sync()\n",
+        "",
+    ),
+    Guard(
+        "a checkpoint says nothing of bytes that are not synced",
+        "log",
+        _FLUSH,
+        "        if only_sealed:\n            reached = (FILE_HEADER_SIZE, 0, base)\n",
+        "",
+    ),
+    Guard(
+        "the folder of a new stream is on the device before the catalog knows it",
+        "log",
+        _LOGS,
+        "for parent in itertools.islice(Path(folder).parents, 4):",
+        "for parent in itertools.islice(Path(folder).parents, 0):",
+    ),
+    Guard(
+        "what is written while a flush runs is not confirmed by it",
+        "log",
+        _MAINTENANCE,
+        "            if log.commits_on_flush:\n                writer.pause()\n",
+        "",
+    ),
+    Guard(
+        "with `always` nothing is confirmed before its flush",
+        "log",
+        _WRITER,
+        "if log.commits_on_flush and not log.flushing.is_flushed:",
+        "if log.commits_on_flush and self._is_paused:",
+    ),
+    Guard(
+        "with `always` readers see nothing before its flush",
+        "log",
+        _LOG,
+        "            self.flushing.held.append(appended)\n",
+        "            self._commit(appended)\n",
+    ),
+    Guard(
+        "a flush shows what it has covered, and nothing later",
+        "log",
+        _FLUSH,
+        "shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]",
+        "shown, self.held = self.held, []",
+    ),
+    Guard(
+        "with `interval` a stream is flushed every second",
+        "log",
+        "streamd/broker/streams/flusher.py",
+        "                self._work.set()\n            if opened",
+        "            if opened",
+    ),
+    Guard(
+        "a flush that failed is never repeated",
+        "log",
+        _FLUSH,
+        "            writer.failed = writer.failed or error\n",
+        "",
+    ),
+    Guard(
+        "a stream whose flush failed takes no more messages",
+        "log",
+        _MAINTENANCE,
+        "        if failure is not None:\n            writer.fail(str(failure))\n",
+        "",
+    ),
+    Guard(
+        "a flush that found no room is made again, and all of it",
+        "log",
+        _FLUSH,
+        "        self._running, self.sealed = {}, {**again, **self.sealed}\n",
+        "        self._running = {}\n",
+    ),
+    Guard(
+        "what a failed append left is cut off",
+        "log",
+        _SEGMENT,
+        "            self._has_rest = True\n"
+        "            with suppress(StorageError):  # or before the next append\n"
+        "                self._cut_rest()\n",
+        "",
+    ),
+]
+
+# -- gaps, epochs, checkpoints and what opening a log makes of its files: M3 to M6, M12
+
+_OPENED = [
+    Guard(
+        "a log goes on behind a gap when the machine was down",
+        "log",
+        _RECOVERY,
+        "        _go_on_behind_gap(plan)\n    ends",
+        "        pass\n    ends",
+        "ST3",
+    ),
+    Guard(
+        "before the first message it is noted that readers may see what is lost",
+        "log",
+        _LOG,
+        "            put_mark(self._disk, self.folder, AHEAD, self._disk.boot())\n"
+        "            self._disk.sync_folder",
+        "            self._disk.sync_folder",
+        "ST3",
+    ),
+    Guard(
+        "that note is on the device before the first message",
+        "log",
+        _LOG,
+        "            self._disk.sync_folder(self.folder)\n            self.awaits_mark",
+        "            self.awaits_mark",
+        "ST3",
+    ),
+    Guard(
+        "the note stays until the log goes on behind the gap",
+        "log",
+        _LOG,
+        "            log.flush(with_checkpoint=True)\n            log._forget_crash(plan)\n",
+        "            log._forget_crash(plan)\n            log.flush(with_checkpoint=True)\n",
+    ),
+    Guard(
+        "the end of a log is found by the checksums of its data",
+        "log",
+        "segments/chunk_check.py",
+        "if _data_crc(file, position + header.data_start, header.data_size) != header.data_crc:",
+        "if header.data_size < 0:",
+    ),
+    Guard(
+        "the end of a log is found by the checksums of its headers",
+        "log",
+        "segments/chunk_check.py",
+        "    if is_strict:\n        check_header(file, position, header, raw)\n    elif",
+        "    if not is_strict and",
+    ),
+    Guard(
+        "what is behind the end of a log is no part of it",
+        "log",
+        _RECOVERY,
+        "        if scanner.is_end:\n",
+        "        if scanner.is_end and not bases:\n",
+    ),
+    Guard(
+        "a log that ends at a fault is cut there",
+        "log",
+        _SCAN,
+        "                    plan.steps.append(cut)\n",
+        "",
+    ),
+    Guard(
+        "an index that does not fit its segment is made again",
+        "log",
+        _SCAN,
+        "if INDEX_SUFFIX not in self._suffixes or index != self._read_index(start):",
+        "if INDEX_SUFFIX not in self._suffixes:",
+    ),
+    Guard(
+        "a segment without its header gets it",
+        "log",
+        _SCAN,
+        '                plan.steps.append(WriteHeader(file.path, "a crash had lost it"))\n',
+        "                pass\n",
+    ),
+    Guard(
+        "files that were not made to the end are removed",
+        "log",
+        _RECOVERY,
+        "        if name.endswith(TEMPORARY_SUFFIX)\n    ]",
+        "        if name == TEMPORARY_SUFFIX\n    ]",
+    ),
+    Guard(
+        "indexes without a segment are removed",
+        "log",
+        _RECOVERY,
+        "        for base, suffix in orphans\n    ]",
+        "        for base, suffix in orphans[len(orphans) :]\n    ]",
+    ),
+    Guard(
+        "an empty segment before a gap is removed",
+        "log",
+        _RECOVERY,
+        "        plan.empty.append(plan.segments.pop())\n",
+        "        plan.segments.pop()\n",
+    ),
+    Guard(
+        "an offset in a gap leads to the first message behind it",
+        "readers",
+        "segments/offset_lookup.py",
+        "        number = min(number + 1, len(segments) - 1)\n",
+        "        pass\n",
+        "K4",
+    ),
+    Guard(
+        "what a gap leaves out is no loss",
+        "log",
+        "segments/gaps.py",
+        "    return min(following, offset + (following - offset) % OFFSET_GAP)",
+        "    return following",
+    ),
+    Guard(
+        "a stored offset is cut to the log's end",
+        "log",
+        _REPLAY,
+        "has_cut = restorer.tracking.cut_offsets(ends_at)",
+        "has_cut = False",
+        "ST1",
+    ),
+    Guard(
+        "sequences of lost chunks go with them",
+        "log",
+        _REPLAY,
+        "        elif record.next_offset <= self._ends_at:",
+        "        elif record.next_offset >= 0:",
+    ),
+    Guard(
+        "a journal that knew lost chunks is written anew",
+        "log",
+        _REPLAY,
+        "if has_cut or restorer.snapshot_was_ahead or (",
+        "if has_cut or (",
+    ),
+    Guard(
+        "a snapshot of chunks on the device stays in a journal that is written anew",
+        "log",
+        _JOURNAL,
+        "if self._safe.next_offset:",
+        "if self._safe.next_offset < 0:",
+    ),
+    Guard(
+        "a snapshot is safe when its chunks are on the device",
+        "log",
+        _JOURNAL,
+        "        if is_safe:\n            self._safe",
+        "        if is_safe or self.exists:\n            self._safe",
+    ),
+    Guard(
+        "chunks behind the snapshot say what its publishers have sent since",
+        "log",
+        _REPLAY,
+        "            restorer.replay(segment)\n",
+        "            pass\n",
+    ),
+    Guard(
+        "a torn record of the journal is cut off",
+        "log",
+        _JOURNAL,
+        "            file.truncate(self._size)\n",
+        "",
+    ),
+    Guard(
+        "offsets wait while the journal is written anew",
+        "log",
+        _JOURNAL,
+        "        if self._rewrite is not None or not self.tracking.has_pending:",
+        "        if not self.tracking.has_pending:",
+    ),
+    Guard(
+        "offsets that waited for the journal are not taken for written",
+        "log",
+        _WRITER,
+        "                if not (has_offsets and tracking.has_pending):  # or the journal is "
+        "rewritten\n                    self._num_written = asked\n",
+        "                self._num_written = asked\n",
+    ),
+    Guard(
+        "offsets are written with the writer's next turn",
+        "log",
+        _WRITER,
+        "            if has_offsets:\n                self._log.journal.write_pending",
+        "            if has_offsets and not self._log.journal.exists:\n"
+        "                self._log.journal.write_pending",
+    ),
+]
+
+# -- truncation: M11
+
+_TRUNCATED = [
+    Guard(
+        "what is kept of a segment is synced before it gets its name",
+        "log",
+        _TRUNCATION,
+        "            self._next = end\n            copy.sync()\n",
+        "            self._next = end\n",
+    ),
+    Guard(
+        "a truncation says that the log begins with its copy",
+        "log",
+        _TRUNCATION,
+        "            disk.create(self.segment.path(BEGIN_SUFFIX)).close()\n",
+        "            pass\n",
+    ),
+    Guard(
+        "that is on the device before the copy gets its name",
+        "log",
+        _TRUNCATION,
+        "        disk.sync_folder(self.segment.folder)\n\n    def _copy_data",
+        "\n    def _copy_data",
+    ),
+    Guard(
+        "the name of the copy is on the device before a truncation is answered",
+        "log",
+        _TRUNCATION,
+        "        self.segment.disk.sync_folder(self.segment.folder)\n\n    def discard",
+        "\n    def discard",
+    ),
+    Guard(
+        "an opening goes by where a truncation lets the log begin",
+        "log",
+        _RECOVERY,
+        "    begins_at = beginning(suffixes)\n",
+        "    begins_at = 0\n",
+    ),
+    Guard(
+        "an opening goes by the first offset of the checkpoint",
+        "log",
+        _RECOVERY,
+        "        bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)\n",
+        "",
+    ),
+    Guard(
+        "segments go when a checkpoint says that they are gone",
+        "log",
+        "segments/retention.py",
+        "            write_checkpoint(self.disk, self.folder, self.checkpoint)\n"
+        "        except StorageError as error:",
+        "            pass\n        except StorageError as error:",
+    ),
+    Guard(
+        "segments stay while the tracking may have to be read from them",
+        "log",
+        _MAINTENANCE,
+        "        if not is_covered(offset):  #",
+        "        if offset < 0:  #",
+    ),
+    Guard(
+        "a truncation flushes before it cuts",
+        "log",
+        _MAINTENANCE,
+        "        await self.flush(with_checkpoint=True, seals=offset > "
+        "log.segments.shown[-1].base_offset)\n",
+        "        self._seal()\n",
+    ),
+    Guard(
+        "a truncation waits for who works on what goes",
+        "log",
+        _MAINTENANCE,
+        "                if not self.held.has_before(start.offset):\n                    try:",
+        "                if True:\n                    try:",
+    ),
+    Guard(
+        "a reader of what is truncated goes on where the log begins",
+        "readers",
+        _LOG,
+        "        self.segments.begins_at = offset\n",
+        "",
+        "T7",
+    ),
+]
+
+# -- publishing
+
+_PUBLISHED = [
+    Guard(
+        "what a publisher with a name sends again is stored once",
+        "messages",
+        _ASSEMBLY,
+        "            new = without_duplicates(entries, self._sequence(reference))\n",
+        "            pass\n",
+    ),
+    Guard(
+        "duplicates are found among what is written together",
+        "messages",
+        _ASSEMBLY,
+        "        if reference in self._sequences:\n            return self._sequences[reference]\n",
+        "",
+    ),
+    Guard(
+        "duplicates are found among what waits for its flush",
+        "messages",
+        "segments/tracking.py",
+        "        ahead = self.ahead.get(reference)\n",
+        "        ahead = None\n",
+    ),
+    Guard(
+        "publishing ids travel with their messages",
+        "messages",
+        _ASSEMBLY,
+        "                self.builder.set_sequence(reference, last)\n",
+        "",
+    ),
+    Guard(
+        "a sequence that readers see is the last of its publisher",
+        "messages",
+        _LOG,
+        "            if chunk.sequences:\n",
+        "            if len(chunk.sequences) > 1:\n",
+    ),
+    Guard(
+        "messages stay queued in their order while the disk is full",
+        "messages",
+        _WRITER,
+        "            if error.is_temporary:\n                self.wait_for(error)",
+        "            if error.is_temporary and not self._queue:\n"
+        "                self.wait_for(error)",
+    ),
+    Guard(
+        "a stream with a shortage is tried again",
+        "messages",
+        "streamd/broker/streams/open_log.py",
+        "                await trio.sleep(FULL_DISK_SECONDS)\n"
+        "                if self.log.flushing.obstacle:\n"
+        "                    await self.maintenance.flush()\n"
+        "                self.work.set()\n",
+        "                await trio.sleep(FULL_DISK_SECONDS)\n",
+    ),
+    Guard(
+        "what is published before a log is open is written when it is",
+        "messages",
+        _LIFE,
+        "        self._early.hand_over(opened.writer.store_offset, self._publish)\n",
+        "",
+    ),
+    Guard(
+        "behind a message that was refused nothing of its publisher is stored",
+        "messages",
+        _PUBLISHER,
+        "        self.is_stopped = bool(self.reference)\n",
+        "",
+        "K1",
+    ),
+    Guard(
+        "of a frame nothing is stored behind a message that was refused",
+        "messages",
+        _PUBLISHERS,
+        "        elif refused and publisher.reference:\n",
+        "        elif refused and publisher.reference and not publisher.published:\n",
+        "K1",
+    ),
+    Guard(
+        "the answer to a query for a sequence counts what was published before",
+        "messages",
+        _PUBLISHERS,
+        "                await stream.settled()  # what this connection sent before counts\n",
+        "",
+    ),
+    Guard(
+        "a stored offset in an answer is as safe as a confirmed message",
+        "messages",
+        _SUBSCRIPTIONS,
+        "                await stream.settled()  # an offset in an answer is as safe as a "
+        "confirmed message\n",
+        "",
+    ),
+]
+
+# -- reading
+
+_READ = [
+    Guard(
+        "a consumer that comes to wait during a flush is woken by it",
+        "readers",
+        _WRITER,
+        "            if self._waiters.by_key or log.commits_on_flush:\n",
+        "            if self._waiters.by_key:\n",
+    ),
+    Guard(
+        "consumers with a filter are woken by what they want",
+        "readers",
+        _WAITERS,
+        "        for key in self.by_key.keys() & keys:\n            waiters |= self.by_key[key]\n",
+        "",
+    ),
+    Guard(
+        "consumers that wait are woken by what is committed",
+        "readers",
+        _WRITER,
+        "            self._waiters.wake()\n        if log.segments",
+        "            pass\n        if log.segments",
+    ),
+    Guard(
+        "a consumer that waits goes to the new segment, or is woken",
+        "readers",
+        _QUEUE,
+        "        if not self.is_at_end:\n            self.stop_waiting()\n"
+        "            self.check()\n\n",
+        "        self.stream.waiters.remove(self)\n\n",
+    ),
+    Guard(
+        "a consumer that got credit is looked at again",
+        "readers",
+        _DELIVERY,
+        "        self.credit += credit\n        self.check()\n",
+        "        self.credit += credit\n",
+    ),
+    Guard(
+        "a reader goes as far as what is committed",
+        "readers",
+        _READER,
+        "        return self.next_offset >= self._log.committed_offset\n",
+        "        return self.next_offset >= self._log.next_offset\n",
+    ),
+    Guard(
+        "a reader does not leave the chunks behind a full answer out",
+        "readers",
+        _READER,
+        "                size -= self._give_back(chunks.pop())\n",
+        "                chunks.pop()\n",
+    ),
+    Guard(
+        "an index says nothing of chunks before a selector was known",
+        "readers",
+        _READER,
+        "        if filters is None or segment.damage or self.next_offset < matcher.since:\n"
+        "            if filters is None:",
+        "        if filters is None or segment.damage:\n            if filters is None:",
+    ),
+    Guard(
+        "a segment is skipped if nothing in it may match",
+        "readers",
+        _READER,
+        "            if not is_next or next_match(filters, matcher, 0) < len(filters.positions):\n",
+        "            if not is_next:\n",
+    ),
+    Guard(
+        "the newest segment's filters are all of its chunks'",
+        "readers",
+        _SEGMENT,
+        "        if not segment.num_chunks:\n            segment.filters = self._filters\n",
+        "        segment.filters = self._filters\n",
+    ),
+    Guard(
+        "a filter file says which content it is of",
+        "readers",
+        _FILTERS,
+        "        if (size, base, chunks, content) != shape:\n",
+        "        if base != shape.base_offset:\n",
+    ),
+    Guard(
+        "the filter file of a segment that grows again is removed",
+        "readers",
+        _RECOVERY,
+        "        for suffix in DERIVED_SUFFIXES\n        if suffix in suffixes[last",
+        "        for suffix in DERIVED_SUFFIXES[:0]\n        if suffix in suffixes[last",
+    ),
+    Guard(
+        "chunks whose values are not known are looked at",
+        "readers",
+        _FILTERS,
+        "            self.uncertain.append(ordinal)\n            return\n",
+        "            return\n",
+    ),
+    Guard(
+        "no chunk is sent before the answer to a subscription",
+        "readers",
+        _SUBSCRIPTIONS,
+        "        self._context.answer(c.SubscribeResponse(command.correlation_id, OK))\n"
+        "        subscription.check()  # only now: no chunk before the answer\n",
+        "        subscription.check()\n"
+        "        self._context.answer(c.SubscribeResponse(command.correlation_id, OK))\n",
+    ),
+    Guard(
+        "an AMQP consumer gets nothing before the offset that it asked for",
+        "amqp",
+        _AMQP,
+        "                if offsets[place] >= first\n",
+        "",
+    ),
+    Guard(
+        "an AMQP consumer reads on when all that was read is sent",
+        "amqp",
+        _AMQP,
+        "        if self._read or reader is None:\n            return\n",
+        "        if reader is None:\n            return\n        self._read.clear()\n",
+    ),
+    Guard(
+        "an AMQP consumer is looked at again when it has acknowledged",
+        "amqp",
+        _AMQP,
+        "        self.credit += count\n        self.check()\n",
+        "        self.credit += count\n",
+    ),
+    Guard(
+        "what an AMQP consumer had to give back is read again",
+        "amqp",
+        _AMQP,
+        "            self._first_offset = self._read[0][0]\n",
+        "",
+    ),
+    Guard(
+        "an AMQP consumer is checked when its reading is over",
+        "amqp",
+        _AMQP,
+        "        if self._is_reading:\n"
+        "            return  # what it reads is not there yet: it is checked when its turn is "
+        "over\n",
+        "",
+    ),
+]
+
+# -- searches, keys
+
+_SEARCHED = [
+    Guard(
+        "chunks that no key table knows are searched",
+        "search",
+        _SEARCH,
+        "        blocks += [range(at, min(last, at + size)) for at in range(end, last, size)]\n",
+        "        blocks += [range(0)]\n",
+    ),
+    Guard(
+        "a key table says how far it goes",
+        "search",
+        _KEYS,
+        "    if table.head.end_chunk != job.end.num_chunks or table.head.properties != "
+        "job.properties:\n",
+        "    if table.head.properties != job.properties:\n",
+    ),
+    Guard(
+        "a key table says which content it is of",
+        "search",
+        _KEYS,
+        "    if (head.size, head.base_offset, head.end_chunk, head.content_crc) != shape or "
+        "head.first_chunk:\n",
+        "    if head.base_offset != shape.base_offset:\n",
+    ),
+    Guard(
+        "key tables of a segment that grows are asked together",
+        "search",
+        _SCHEDULE,
+        "        kept = [table for table in known.tables if table.position not in job.tables]\n",
+        "        kept = []\n",
+    ),
+    Guard(
+        "a search is of messages as they were when it began",
+        "search",
+        _SEARCH,
+        "        end = log.segments.gaps.before(log.committed_offset)\n",
+        "        end = log.segments.gaps.before(log.segments.shown[-1].base_offset)\n",
+    ),
+    Guard(
+        "a segment that was truncated is searched where its rest is",
+        "search",
+        _SEARCH,
+        "        if self._log.keeps(segment):\n            self.looked_at.messages_lost += segment",
+        "        if True:\n            self.looked_at.messages_lost += segment",
+    ),
+]
+
+# -- the client library
+
+_CLIENTS = [
+    Guard(
+        "what was not confirmed is sent again on the next connection",
+        "clients",
+        _PRODUCER,
+        "        self._waiting[:0] = missing\n",
+        "",
+    ),
+    Guard(
+        "what is sent again goes before what is new",
+        "clients",
+        _PRODUCER,
+        "        self._waiting[:0] = missing\n",
+        "        self._waiting += missing\n",
+    ),
+    Guard(
+        "without a name nothing counts as stored after a lost connection",
+        "clients",
+        _PRODUCER,
+        "            if number > sequence or not sequence\n",
+        "            if number > (sequence or self.last_publishing_id)\n",
+        "K5",
+    ),
+    Guard(
+        "0 also says that nothing is stored",
+        "clients",
+        _PRODUCER,
+        "            if number > sequence or not sequence\n",
+        "            if number > sequence\n",
+        "K5",
+    ),
+    Guard(
+        "a producer with a name goes on behind what the server has",
+        "clients",
+        _PRODUCER,
+        "            self._is_new, self.last_publishing_id = False, sequence\n",
+        "            self._is_new = False\n",
+    ),
+    Guard(
+        "messages leave the queue when they are sent, not before",
+        "clients",
+        _PRODUCER,
+        '        if connection is not self._connection:\n            return b""\n        frames',
+        "        frames",
+    ),
+    Guard(
+        "a producer's flush waits for what is confirmed",
+        "clients",
+        _PRODUCER,
+        "        while self._lacks(flush):\n",
+        "        while self._waiting:\n",
+    ),
+    Guard(
+        "a refused message is reported",
+        "clients",
+        _PRODUCER,
+        "                self._refuse([(number, code) for number, code in faults])\n",
+        "",
+        "K2",
+    ),
+    Guard(
+        "a producer with a name ends with what is refused",
+        "clients",
+        _PRODUCER,
+        "        if self.name and faults:\n",
+        "        if self.name and not faults:\n",
+        "K1",
+    ),
+    Guard(
+        "a consumer goes on behind the last chunk that arrived",
+        "clients",
+        _CONSUMER,
+        "                self._place.reached(max(first, behind), behind)\n",
+        "                pass\n",
+    ),
+    Guard(
+        "messages before the offset that was asked for are not handed out",
+        "clients",
+        _CONSUMER,
+        "        self._first_offset = start.value if is_known else 0\n",
+        "        self._first_offset = 0\n",
+    ),
+    Guard(
+        "credit that became due while some was sent is sent, too",
+        "clients",
+        _CONSUMER,
+        "        self._is_granting = False\n        if not is_lost or connection is not "
+        "self._connection:\n            self._grant()",
+        "        self._is_granting = False\n"
+        "        if is_lost and connection is self._connection:\n"
+        "            self._grant()",
+    ),
+    Guard(
+        "an offset whose storing was lost with the connection is stored again",
+        "clients",
+        _CONSUMER,
+        "        await self._store_again(connection)\n",
+        "",
+        "ST3",
+    ),
+    Guard(
+        "an offset is not stored again behind one that is further",
+        "clients",
+        _CONSUMER,
+        "            if offset is None or (answer.code == OK and answer.offset >= offset):\n",
+        "            if offset is None:\n",
+    ),
+    Guard(
+        "all are opened again before a new connection is used",
+        "clients",
+        _COMING_BACK,
+        "        await self.consumers.reopen(connection)\n",
+        "",
+    ),
+    Guard(
+        "one that was opened on a connection that is gone is opened again",
+        "clients",
+        _COMING_BACK,
+        "            place.is_open = connection is self._connection\n",
+        "            place.is_open = True\n",
+    ),
+    Guard(
+        "a frame is sent whole, or not at all",
+        "clients",
+        _CONNECTION,
+        "            with anyio.CancelScope(shield=True) as scope:\n                try:",
+        "            with anyio.CancelScope() as scope:\n                try:",
+    ),
+    Guard(
+        "a question whose answer was lost is asked again",
+        "clients",
+        _COMING_BACK,
+        "            except ConnectionLost:\n                if connection.lost is None:\n"
+        "                    raise\n\n    @asynccontextmanager",
+        "            except ConnectionLost:\n                raise\n\n    @asynccontextmanager",
+    ),
+]
+
+GUARDS = [*_DURABLE, *_OPENED, *_TRUNCATED, *_PUBLISHED, *_READ, *_SEARCHED, *_CLIENTS]

@@ -1,0 +1,195 @@
+"""Guards of the code, taken away one by one: the world has to miss each.
+
+    python -m tests.world.guards --only "checkpoint" --seeds 30 --jobs 2
+
+A guard is a line of the product that keeps a rule (`tests/world/guard_list.py`). For each a copy
+of the packages is made without it, and worlds run there, from seed 1 on, until one fails. A world
+that finds nothing, however many seeds it has, is too poor, or the guard is not needed. The table in
+the end says how many seeds each took. With no guard taken away the same seeds find nothing: that is
+tried first.
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("clients", "segments", "streamd", "tests")
+_LEFT_OUT = shutil.ignore_patterns("vectors", "*.html", "*.js")
+_NAME = "tests.world.guards"
+_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_LONGEST = 60  # seconds of a processor that a world may take: then it hangs
+
+
+class Guard(NamedTuple):
+    """A rule of the code, and how it is taken away.
+
+    Attributes:
+        rule: what holds thanks to it.
+        area: of the product; "tier" and "people" are parts of the world, too.
+        file: where it is.
+        old: its text, which is there once.
+        new: what stands there without it.
+        kin: faults that readers have found, of which it is the mend.
+    """
+
+    rule: str
+    area: str
+    file: str
+    old: str
+    new: str
+    kin: str = ""
+
+    @property
+    def part(self) -> str:
+        """The part of the world that has to miss it."""
+        return self.area if self.area in ("tier", "people") else "messages"
+
+    def removed_from(self, text: str) -> str:
+        """The file without the guard.
+
+        Raises:
+            ValueError: the guard is not there, or more than once.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.rule}: {self.file} has it {found} times")
+        return text.replace(self.old, self.new)
+
+
+class Outcome(NamedTuple):
+    """What worlds have found without a guard.
+
+    Attributes:
+        seed: the first that has found something; 0 for none.
+        num_worlds: that ran.
+        seconds: of a processor that they took.
+        fault: what was found first.
+    """
+
+    seed: int
+    num_worlds: int
+    seconds: float
+    fault: str
+
+
+NOTHING = Guard("no guard is taken away", "messages", "", "", "")
+
+
+def without(guard: Guard, folder: Path) -> None:
+    """Put the packages into a folder, without a guard."""
+    for package in _PACKAGES:
+        shutil.copytree(_ROOT / package, folder / package, ignore=_LEFT_OUT)
+    if guard.file:
+        path = folder / guard.file
+        path.write_text(guard.removed_from(path.read_text()))
+
+
+def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
+    """Run worlds without a guard, in a process of their own, until one finds something."""
+    with tempfile.TemporaryDirectory(prefix="streamd-guard-", dir=_FOLDER) as folder:
+        without(guard, Path(folder))
+        worker = subprocess.run(
+            [sys.executable, "-m", _NAME, "--part", guard.part, "--worker", *map(str, seeds)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    seconds, num_worlds, fault = 0.0, 0, ""
+    for line in worker.stdout.splitlines():
+        number, took, fault = json.loads(line)
+        num_worlds, seconds = num_worlds + 1, seconds + took
+        if fault:
+            return Outcome(number, num_worlds, seconds, fault)
+    if worker.returncode:
+        told = worker.stderr.strip().splitlines() or ["nothing was said"]
+        return Outcome(seeds[num_worlds], num_worlds + 1, seconds, f"the process ended: {told[-1]}")
+    return Outcome(0, num_worlds, seconds, "")
+
+
+def _work(part: str, seeds: Sequence[int]) -> None:
+    """Run worlds, and print what each has found; ends with the first that has found something."""
+    from tests.world.run import Plan, run  # noqa: PLC0415 - of the copy
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    for seed in seeds:
+        began = time.process_time()
+
+        def give_up(*_: object, seed: int = seed) -> None:
+            print(json.dumps([seed, _LONGEST, "the world hangs"]), flush=True)
+            os._exit(0)
+
+        signal.signal(signal.SIGPROF, give_up)
+        signal.setitimer(signal.ITIMER_PROF, _LONGEST)
+        parts = (part,) if seed % 2 or part == "messages" else ("messages", part)
+        fault = next(iter(run(Plan(seed, parts)).found), "")
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps([seed, time.process_time() - began, fault]), flush=True)
+        if fault:
+            return
+
+
+def _rows(guards: Sequence[Guard], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A table for a page."""
+    yield "| Guard | Kin | Area | Seeds | What is found without it |"
+    yield "|---|---|---|---|---|"
+    for guard, found in zip(guards, outcomes, strict=True):
+        seeds = str(found.num_worlds) if found.seed else f"not in {found.num_worlds}"
+        yield f"| {guard.rule} | {guard.kin} | {guard.area} | {seeds} | {found.fault[:120]} |"
+
+
+def main() -> None:
+    """Take guards away one by one, print what was found, and a table; fails if some was not."""
+    from tests.world.guard_list import GUARDS  # noqa: PLC0415 - which needs this module
+
+    parser = argparse.ArgumentParser(description="Worlds without a guard each.")
+    parser.add_argument("--only", default="", help="guards with this in their area, rule or file")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1, help="seed")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--bare", action="store_true", help="do not try it with all guards first")
+    parser.add_argument("--table", type=Path, help="write a table here")
+    parser.add_argument("--part", default="messages", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs="+", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        _work(given.part, given.worker)
+        return
+    seeds = range(given.first, given.first + given.seeds)
+    guards = [g for g in GUARDS if given.only in f"{g.area}: {g.rule} {g.kin} {g.file}"]
+    if not given.bare:
+        found = find(NOTHING, seeds)
+        print(f"{NOTHING.rule}: {found.fault or 'nothing is found'}", flush=True)
+        if found.seed:
+            sys.exit(1)
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(given.jobs) as jobs:
+        for guard, found in zip(guards, jobs.map(lambda g: find(g, seeds), guards), strict=True):
+            outcomes.append(found)
+            place = f"seed {found.seed}" if found.seed else "NOT FOUND"
+            what = f"{found.num_worlds} worlds, {found.seconds:.0f} s"
+            print(f"{guard.area}: {guard.rule}: {place}, {what}: {found.fault[:200]}", flush=True)
+    if given.table:
+        given.table.write_text("\n".join(_rows(guards, outcomes)) + "\n")
+    found_in = [outcome.num_worlds for outcome in outcomes if outcome.seed]
+    median = statistics.median(found_in) if found_in else 0
+    print(f"{len(found_in)} of {len(guards)} found, median {median:g} seeds")
+    sys.exit(len(found_in) < len(guards))
+
+
+if __name__ == "__main__":
+    main()
