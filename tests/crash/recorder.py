@@ -89,7 +89,7 @@ class Tree:
 
     def find(self, path: str) -> int | None:
         node: int | None = 0
-        for name in PurePath(path).parts:
+        for name in filter(None, path.split("/")):
             node = self.folders.get(node, {}).get(name) if node is not None else None
         return node
 

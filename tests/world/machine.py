@@ -12,6 +12,8 @@ import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
+from os.path import basename, dirname, isfile, join
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,11 +46,9 @@ class Machine:
         self._nodes: dict[int, int] = {}  # by the inode of a file
         self.num_boots = 1
         self.wrong = ""
+        self.data = folder / f"data-{self._num_lives}"
+        self._root = str(self.data)
         self.data.mkdir()
-
-    @property
-    def data(self) -> Path:
-        return self._folder / f"data-{self._num_lives}"
 
     def kill(self) -> None:
         """The process ends: all that it has written is there."""
@@ -69,6 +69,8 @@ class Machine:
     def _leave(self) -> Path:
         before = self.data
         self._num_lives += 1
+        self.data = self._folder / f"data-{self._num_lives}"
+        self._root = str(self.data)
         self.wrong = ""
         return before
 
@@ -76,20 +78,20 @@ class Machine:
         """What is not copied after a power failure: all that went through the record."""
 
         def ignored(folder: str, names: list[str]) -> set[str]:
-            place = Path(folder).relative_to(root)
-            found = {name for name in names if self._node_of(place / name) is not None}
-            return {name for name in found if Path(folder, name).is_file()}
+            place = folder[len(str(root)) + 1 :]
+            found = {name for name in names if self._node_of(join(place, name)) is not None}
+            return {name for name in found if isfile(join(folder, name))}
 
         return ignored
 
-    def _node_of(self, place: Path) -> int | None:
-        return self._record.tree.find(str(place)) if place != Path() else 0
+    def _node_of(self, place: str) -> int | None:
+        return self._record.tree.find(place)
 
     def _learn_nodes(self) -> None:
         """Which file of the new folder is which one of the record."""
         self._nodes = {}
         for path in self.data.rglob("*"):
-            node = self._node_of(path.relative_to(self.data))
+            node = self._node_of(str(path.relative_to(self.data)))
             if node is not None and path.is_file():
                 self._nodes[path.stat().st_ino] = node
 
@@ -118,10 +120,14 @@ class Machine:
             for (kind, name), original in kept.items():
                 setattr(kind, name, original)
 
-    def _place(self, path: str) -> Path | None:
+    def _place(self, path: str) -> str | None:
         """Of a path in the server's folder; None elsewhere, in the folder of one that is over."""
-        own = Path(path)
-        return own.relative_to(self.data) if own.is_relative_to(self.data) else None
+        if (
+            not path.startswith(self._root)
+            or path[len(self._root) : len(self._root) + 1] not in "/"
+        ):
+            return None
+        return path[len(self._root) + 1 :]
 
     def _refuse(self, operation: str, path: str) -> None:
         if self.wrong and self._place(path) is not None:
@@ -168,21 +174,21 @@ class Machine:
             file = original(disk, path)
             place = self._place(path)
             if place is not None:
-                folder = self._folder_of(place.parent)
+                folder = self._folder_of(dirname(place))
                 node = next(self._record._numbers)
-                self._record.do(Link(folder, place.name, node, is_folder=False))
+                self._record.do(Link(folder, basename(place), node, is_folder=False))
                 self._nodes[segments_disk.os.fstat(file.fileno()).st_ino] = node
             return file
 
         return create
 
-    def _folder_of(self, place: Path) -> int:
+    def _folder_of(self, place: str) -> int:
         """The node of a folder; one that was made by others is taken for synced."""
         node = self._node_of(place)
         if node is None:
-            parent = self._folder_of(place.parent)
+            parent = self._folder_of(dirname(place))
             node = next(self._record._numbers)
-            self._record.do(Link(parent, place.name, node, is_folder=True))
+            self._record.do(Link(parent, basename(place), node, is_folder=True))
             self._record.do(Sync(parent))
         return node
 
@@ -193,18 +199,18 @@ class Machine:
             original(disk, folder)
             if place is None:
                 return
-            for one in [*reversed(place.parents), place]:
+            for one in accumulate(place.split("/"), join):
                 if self._node_of(one) is None:
-                    parent = self._folder_of(one.parent)
+                    parent = self._folder_of(dirname(one))
                     number = next(self._record._numbers)
-                    self._record.do(Link(parent, one.name, number, is_folder=True))
+                    self._record.do(Link(parent, basename(one), number, is_folder=True))
 
         return make_folder
 
     def _unlink(self, path: str) -> None:
         place = self._place(path)
         if place is not None and self._node_of(place) is not None:
-            self._record.do(Unlink(self._folder_of(place.parent), place.name))
+            self._record.do(Unlink(self._folder_of(dirname(place)), basename(place)))
 
     def _remove(self, original: Any) -> Any:
         def remove(disk: Any, path: str) -> None:
@@ -221,8 +227,8 @@ class Machine:
             source, target = self._place(old), self._place(new)
             if source is None or target is None or self._node_of(source) is None:
                 return
-            folders = self._folder_of(source.parent), self._folder_of(target.parent)
-            self._record.do(Move(folders[0], source.name, folders[1], target.name))
+            folders = self._folder_of(dirname(source)), self._folder_of(dirname(target))
+            self._record.do(Move(folders[0], basename(source), folders[1], basename(target)))
 
         return rename
 
