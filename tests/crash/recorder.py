@@ -89,7 +89,9 @@ class Tree:
 
     def find(self, path: str) -> int | None:
         node: int | None = 0
-        for name in filter(None, path.split("/")):
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
             node = self.folders.get(node, {}).get(name) if node is not None else None
         return node
 

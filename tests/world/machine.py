@@ -122,10 +122,7 @@ class Machine:
 
     def _place(self, path: str) -> str | None:
         """Of a path in the server's folder; None elsewhere, in the folder of one that is over."""
-        if (
-            not path.startswith(self._root)
-            or path[len(self._root) : len(self._root) + 1] not in "/"
-        ):
+        if not (path + "/").startswith(self._root + "/"):
             return None
         return path[len(self._root) + 1 :]
 
