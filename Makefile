@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo demo-tier test test-fast search fuzz churn world seek crashes kills tier-kills soak interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help demo demo-tier test test-fast search fuzz churn world seek crashes kills tier-kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 help:
 	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
@@ -22,7 +22,6 @@ help:
 	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
 	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
 	@echo "make tier-kills  kill -9 of server and object store, machines lost and restored, each message compared; SECONDS=180, STORE=file"
-	@echo "make soak       mixed load with kills, restarts and pauses, each message checked; SECONDS=600; writes soak.png"
 	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
 	@echo "make browser    the console in a real browser, where Chromium is installed"
 	@echo "make cluster    Spark on a cluster of three processes, with a stream in an object store; some 60 seconds"
@@ -162,10 +161,6 @@ bench: $(VENV)/.demo
 COMPARE :=
 compare: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)
-
-soak: SECONDS := 600
-soak: $(VENV)/.test $(VENV)/.bench
-	$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) --chart soak.png $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

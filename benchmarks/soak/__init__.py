@@ -1,1 +1,0 @@
-"""`make soak`: mixed load, kills, restarts and pauses; every message is checked by its content."""
