@@ -5,7 +5,7 @@ it had, where nobody looks; the next server starts from what the machine has kep
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -48,6 +48,7 @@ class Box:
         settings: of each server that starts from now on.
         server: the one that runs, None while there is none.
         lines: to it.
+        refusals: why servers did not start, with nothing wrong about their disk.
         is_over: no server is started any more.
     """
 
@@ -62,6 +63,7 @@ class Box:
         self.settings: dict[str, Any] = {"http_port": None}
         self.server: Harness | None = None
         self.lines: list[Line | MemoryByteStream] = []
+        self.refusals: list[str] = []
         self.is_over = False
         self._chance = chance
         self._now_ms = now_ms
@@ -72,15 +74,21 @@ class Box:
         """Start servers, one after the other."""
         is_first = True
         while not self.is_over:
-            with trio.CancelScope() as self._life, suppress(StartError):
+            with trio.CancelScope() as self._life:
                 data = self.machine.data
-                async with serving(data, self._now_ms, is_polled=True, **self.settings) as server:
-                    self._began(server)
-                    self.server = server
-                    if is_first:
-                        task_status.started()
-                        is_first = False
-                    await trio.sleep_forever()
+                try:
+                    async with serving(
+                        data, self._now_ms, is_polled=True, **self.settings
+                    ) as server:
+                        self._began(server)
+                        self.server = server
+                        if is_first:
+                            task_status.started()
+                            is_first = False
+                        await trio.sleep_forever()
+                except StartError as error:
+                    if not self.machine.wrong and data == self.machine.data:
+                        self.refusals.append(str(error))
             self.server = None
             if not self.is_over:
                 await trio.sleep(self._chance.choice(_AWAY))

@@ -12,11 +12,11 @@ from typing import Any
 
 import trio
 
-from clients import Client, Message, Producer, connect
+from clients import Client, Message, NoOffset, Producer, connect
 from streamd.wire.amqp091.methods import BasicAck
 from tests.support.amqp import Delivery
 from tests.world.box import GONE
-from tests.world.witness import Follower, Found, Seen, Sent, parse
+from tests.world.witness import Follower, Found, Seen, Sent, Walk, parse
 from tests.world.world import Program, World
 
 STREAM = "s"
@@ -26,6 +26,7 @@ END = "end"  # who publishes the last messages
 LAST = [Sent(END, number) for number in range(KINDS * TONES)]  # each selection wants one
 _COUNTS = (1, 1, 2, 5, 20)  # messages of a publisher at once
 _WAITS = (0, 0.01, 0.1, 0.6)  # seconds between them
+_OVERLAPS = (0, 0, 1, 7, 30)  # messages that a named publisher sends again after a restart
 _AFTER_A_RESTART = 1_000
 
 
@@ -77,6 +78,7 @@ class Messages:
             "p": partial(self.publish, "p", is_named=True),
             "q": partial(self.publish, "q", is_named=False),
             "search": self.search,
+            "walk": self.walk,
         }
 
     def harms(self) -> dict[str, Program]:
@@ -98,6 +100,7 @@ class Messages:
                 if is_named:
                     following = producer.last_publishing_id + 1
                     self._told(who, following)
+                    following = max(1, following - chance.choice(_OVERLAPS))
                 else:
                     following += _AFTER_A_RESTART  # what became of the others is not known
                 while not self._world.is_ending:
@@ -159,10 +162,16 @@ class Messages:
                         return
                     if not keeps_itself and chance.random() < 0.1:
                         await consumer.store_offset()
+                        if chance.random() < 0.3:
+                            await self._ask_for_stored(client, name)
                     if chance.random() < 0.02:
                         await trio.sleep(chance.choice((0.05, 0.5)))
 
         await self._world.repeat(name, work)
+
+    async def _ask_for_stored(self, client: Client, name: str) -> None:
+        stored = await client.query_offset(STREAM, name)
+        self._witness.stored.setdefault(name, []).append((trio.current_time(), stored))
 
     async def follow_amqp(self, name: str, wants: Callable[[Sent], bool], **arguments: Any) -> None:
         """The same over AMQP, by offsets that it keeps itself."""
@@ -218,6 +227,30 @@ class Messages:
         if finding.is_all:
             self._witness.found.append(Found(message, results))
 
+    async def walk(self) -> None:
+        """Look for all messages of a kind, page after page, whatever happens meanwhile."""
+        chance, witness = self._world.chance_of("walk"), self._witness
+
+        async def work(client: Client) -> None:
+            while not self._world.is_ending:
+                await trio.sleep(chance.choice((0.1, 2)))
+                kind, newest = chance.randrange(KINDS), chance.random() < 0.3
+                wants = has(kind)
+                known = {sent for sent in witness.confirmed if wants(sent)}
+                after, results = "", []
+                while True:
+                    finding = client.find(
+                        STREAM, sql=f"kind = 'k{kind}'", newest=newest, limit=20, after=after
+                    )
+                    results += [seen_of(received) async for received in finding]
+                    after = finding.after
+                    if not after:
+                        break
+                    await trio.sleep(chance.choice((0, 0, 0.5)))
+                witness.walks.append(Walk(wants, known, results, newest))
+
+        await self._world.repeat("walk", work)
+
     # -- what goes wrong
 
     async def truncate(self) -> None:
@@ -257,6 +290,14 @@ class Messages:
         async def work(client: Client) -> None:
             async with client.consumer(STREAM, offset="first", until_end=True) as consumer:
                 self._witness.log = [seen_of(received) async for received in consumer]
+
+            for name in self._witness.stored:
+                try:
+                    self._witness.stored_at_end[name] = await client.query_offset(STREAM, name)
+                except NoOffset:
+                    self._witness.stored_at_end[name] = None
+            (info,) = await client.describe(STREAM)
+            self._witness.figures = info.figures
 
         await self._world.repeat("read", work)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.run import Plan, make
-from tests.world.witness import PROMISES, Follower, Found, Seen, Sent, Witness
+from tests.world.witness import PROMISES, Follower, Found, Seen, Sent, Walk, Witness
 
 _A, _B, _C = (Sent("p", number) for number in range(3))
 
@@ -26,6 +26,9 @@ def _fine() -> Witness:
     told.confirm([_A, _B, _C], 1)
     told.followers["all"] = Follower(lambda _: True, list(log))
     told.found.append(Found(_A, [Seen(10, _A)]))
+    told.walks.append(Walk(lambda _: True, {_A, _B, _C}, list(log), is_newest_first=False))
+    told.stored["all"], told.stored_at_end["all"] = [(1, 11)], 11
+    told.figures |= {"messages": 3, "committed_offset": 12}
     return told
 
 
@@ -66,7 +69,31 @@ def _come_back(told: Witness) -> None:
     told.asked = told.begin = 11
 
 
-_BREAKS = (_lose, _invent, _double, _mean_two, _pass_over, _give_too_much, _miss, _come_back)
+def _pass_over_in_a_walk(told: Witness) -> None:
+    del told.walks[0].results[1]
+
+
+def _forget(told: Witness) -> None:
+    told.stored_at_end["all"] = 10
+
+
+def _count_wrong(told: Witness) -> None:
+    told.figures["messages"] = 4
+
+
+_BREAKS = (
+    _lose,
+    _invent,
+    _double,
+    _mean_two,
+    _pass_over,
+    _give_too_much,
+    _miss,
+    _pass_over_in_a_walk,
+    _forget,
+    _count_wrong,
+    _come_back,
+)
 
 
 @pytest.mark.parametrize(("promise", "break_it"), list(zip(PROMISES, _BREAKS, strict=True)))
@@ -81,4 +108,5 @@ def test_what_a_power_failure_may_take() -> None:
     told.flushes = "interval"
     told.lose_power(2)
     _lose(told)
+    told.figures["messages"] = 2
     assert told.judge() == []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _LAST_SECOND = 2.0  # seconds before a power failure: the interval of flushes, and a flush
+_NEVER = 1e9
 
 
 class Sent(NamedTuple):
@@ -62,11 +63,28 @@ class Found:
 
 
 @dataclass
+class Walk:
+    """A search for many messages.
+
+    Attributes:
+        wants: which.
+        known: those that were confirmed before it began.
+        results: what it has found, in order.
+        is_newest_first: in which order it was asked for them.
+    """
+
+    wants: Callable[[Sent], bool]
+    known: set[Sent]
+    results: list[Seen]
+    is_newest_first: bool
+
+
+@dataclass
 class Witness:
     """See above.
 
     Attributes:
-        flushes: before each confirm, or once a second.
+        flushes: before each confirm, once a second, or when the system likes.
         sent: what was given to a producer.
         confirmed: when each message was confirmed.
         named: producers whose messages are stored once.
@@ -74,7 +92,11 @@ class Witness:
         begin: the first offset that truncation has left.
         asked: offsets that truncation was asked for, answered or not.
         followers: by name.
-        found: searches.
+        found: searches for one message.
+        walks: searches for many.
+        stored: what the server said is stored for a name, and when.
+        stored_at_end: what it said last; None is nothing.
+        figures: what it said of the stream in the end, by name.
         log: what is in the stream in the end, in order.
         faults: what did not hold and was noticed on the way.
     """
@@ -88,6 +110,10 @@ class Witness:
     asked: int = 0
     followers: dict[str, Follower] = field(default_factory=dict)
     found: list[Found] = field(default_factory=list)
+    walks: list[Walk] = field(default_factory=list)
+    stored: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    stored_at_end: dict[str, int | None] = field(default_factory=dict)
+    figures: dict[str, int] = field(default_factory=dict)
     log: list[Seen] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -101,9 +127,13 @@ class Witness:
 
         When it was confirmed is only known where the program has waited for it.
         """
-        if self.flushes != "always":
-            safe = {sent for sent, at in self.confirmed.items() if at <= now - _LAST_SECOND}
-            self.lost |= self.sent.keys() - safe
+        if self.flushes == "always":
+            return
+        last = now - (_LAST_SECOND if self.flushes == "interval" else _NEVER)
+        safe = {sent for sent, at in self.confirmed.items() if at <= last}
+        self.lost |= self.sent.keys() - safe
+        for name, told in self.stored.items():
+            self.stored[name] = [(at, offset) for at, offset in told if at <= last]
 
     def judge(self) -> list[str]:
         """What did not hold; empty when everything did."""
@@ -190,6 +220,38 @@ def _a_search_finds_all(told: Witness) -> Iterator[str]:
             yield f"a search for {found.message}, confirmed before, found nothing"
 
 
+def _a_walk_finds_all(told: Witness) -> Iterator[str]:
+    """find.md: "A search sees what was there when it began"; durability.md: P12."""
+    for walk in told.walks:
+        offsets = [seen.offset for seen in walk.results]
+        if offsets != sorted(set(offsets), reverse=walk.is_newest_first):
+            yield f"a search was not in order, or found one twice: {offsets}"
+        found = {seen.message for seen in walk.results}
+        if wrong := [one for one in found if not walk.wants(one)]:
+            yield f"a search found {wrong[0]}, which it did not ask for"
+        if not told.asked and (missed := walk.known - found - told.lost):
+            yield f"a search passed over {min(missed)}"
+
+
+def _what_is_stored_stays(told: Witness) -> Iterator[str]:
+    """durability.md: "P6: Stored offsets that the server has reported are there"."""
+    for name, answers in told.stored.items():
+        if answers and name in told.stored_at_end:
+            last, end = answers[-1][1], told.stored_at_end[name]
+            if end is None or end < last:
+                yield f"{last} was stored for {name}, in the end it was {end}"
+
+
+def _figures_are_true(told: Witness) -> Iterator[str]:
+    """python-client.md: `describe`; messages and offsets are those that a reader finds."""
+    if not told.figures or not told.log:
+        return
+    seen = {"messages": len(told.log), "committed_offset": told.log[-1].offset}
+    for name, value in seen.items():
+        if told.figures[name] != value:
+            yield f"{name} is {told.figures[name]}, a reader finds {value}"
+
+
 def _what_is_truncated_stays_away(told: Witness) -> Iterator[str]:
     """durability.md: "P13: What was truncated stays away …, and nothing behind it goes with it"."""
     if told.log and told.log[0].offset < told.begin:
@@ -213,5 +275,8 @@ PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
     "nobody passes over a message": _nobody_passes_over,
     "only what was asked for": _only_what_was_asked_for,
     "a search finds all": _a_search_finds_all,
+    "a walk finds all": _a_walk_finds_all,
+    "what is stored stays": _what_is_stored_stays,
+    "figures are true": _figures_are_true,
     "what is truncated stays away": _what_is_truncated_stays_away,
 }

@@ -120,7 +120,7 @@ class World:
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms = 0
         self.chance = Random(f"{seed}/settings")
-        flush = self.chance.choice(("always", "interval"))
+        flush = self.chance.choice(("always", "interval", "os"))
         self.witness = Witness(flush)
         self.boxes: dict[str, Box] = {}
         self.box = self.add_box("")
@@ -189,6 +189,8 @@ class World:
             root.removeHandler(log)
             clients.connection._connect = reach
             key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = limits
+        for box in self.boxes.values():
+            self.witness.faults += [f"a server did not start: {why}" for why in box.refusals]
         return self.witness.judge()
 
     async def _run(self) -> None:
