@@ -35,6 +35,12 @@ class Sync(NamedTuple):
     node: int  # of a file or a folder
 
 
+class Drop(NamedTuple):
+    """A sync has failed: what it was to bring to the device is not brought there by a later one."""
+
+    node: int
+
+
 class Link(NamedTuple):
     folder: int
     name: str
@@ -54,7 +60,7 @@ class Move(NamedTuple):
     new_name: str
 
 
-Operation = Write | Cut | Sync | Link | Unlink | Move
+Operation = Write | Cut | Sync | Drop | Link | Unlink | Move
 
 
 @dataclass
@@ -229,19 +235,18 @@ class RecordingDisk:
         done = self.operations[:count]
         tree = _copy(self.start)
         self._cut_names(tree, done, keep, in_order=in_order)
-        last_sync = {op.node: n for n, op in enumerate(done) if isinstance(op, Sync)}
-        for node in tree.contents:
-            changes = [
-                (n, op)
-                for n, op in enumerate(done)
-                if isinstance(op, Write | Cut) and op.node == node
-            ]
-            synced_at = last_sync.get(node, -1)
-            for n, change in changes:
-                if n < synced_at:
-                    tree.change(change)
-            late = [change for n, change in changes if n > synced_at]
-            tree.contents[node] = _cut_content(tree.contents[node], late, keep, random)
+        late: dict[int, list[Write | Cut]] = {node: [] for node in tree.contents}
+        for operation in done:
+            match operation:
+                case Write() | Cut() if operation.node in late:
+                    late[operation.node].append(operation)
+                case Sync(node) | Drop(node) if node in late:
+                    for change in late[node]:
+                        if isinstance(operation, Sync) or keep():
+                            tree.change(change)
+                    late[node] = []
+        for node, changes in late.items():
+            tree.contents[node] = _cut_content(tree.contents[node], changes, keep, random)
         return tree
 
     def _cut_names(

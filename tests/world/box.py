@@ -69,13 +69,14 @@ class Box:
         self._now_ms = now_ms
         self._began = began
         self._life = trio.CancelScope()
+        self._behind: Callable[[], None] | None = None
 
     async def live(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start servers, one after the other."""
         is_first = True
         while not self.is_over:
             with trio.CancelScope() as self._life:
-                data = self.machine.data
+                data, num_refused = self.machine.data, self.machine.num_refused
                 try:
                     async with serving(
                         data, self._now_ms, is_polled=True, **self.settings
@@ -87,9 +88,13 @@ class Box:
                             is_first = False
                         await trio.sleep_forever()
                 except StartError as error:
-                    if not self.machine.wrong and data == self.machine.data:
+                    is_fine = num_refused == self.machine.num_refused
+                    if is_fine and data == self.machine.data:
                         self.refusals.append(str(error))
             self.server = None
+            behind, self._behind = self._behind, None
+            if behind is not None:
+                behind()
             if not self.is_over:
                 await trio.sleep(self._chance.choice(_AWAY))
 
@@ -142,6 +147,13 @@ class Box:
             Line(peer.stream).kill()
 
     # -- what goes wrong
+
+    def stop(self, behind: Callable[[], None]) -> None:
+        """The server ends in order; `behind` is called when it has."""
+        if self.server is not None:
+            self.server, self._behind = None, behind
+            self.lines.clear()
+            self._life.cancel()
 
     def kill(self) -> bool:
         """The process ends; whether there was one."""

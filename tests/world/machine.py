@@ -10,7 +10,7 @@ The catalog is SQLite's. It is taken for durable with each commit, see A9 of dur
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from os.path import basename, dirname, isfile, join
@@ -20,7 +20,7 @@ from typing import Any
 
 from segments import disk as segments_disk
 from segments.errors import FLUSH, StorageError
-from tests.crash.recorder import Cut, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
+from tests.crash.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
 
 _REFUSALS = {"full": errno.ENOSPC, "broken": errno.EIO}
 
@@ -35,7 +35,11 @@ class Machine:
     Attributes:
         data: the server's folder.
         num_boots: how often it was started, from 1.
-        wrong: "" or what each write and sync is refused with: "full", "broken".
+        wrong: "" or what each write and sync is refused with: "full", "broken". A full disk takes
+            a part of what is written, perhaps; what a broken one has not synced is lost with the
+            power, whatever it says later.
+        num_refused: how many have been.
+        broken_at: when that began, until the next server.
     """
 
     def __init__(self, folder: Path, chance: Random) -> None:
@@ -46,12 +50,34 @@ class Machine:
         self._nodes: dict[int, int] = {}  # by the inode of a file
         self.num_boots = 1
         self.wrong = ""
+        self.num_refused = 0
+        self.broken_at: float | None = None
+        self._left, self._due = 0, _nothing
         self.data = folder / f"data-{self._num_lives}"
         self._root = str(self.data)
         self.data.mkdir()
 
+    def arm(self, number: int, due: Callable[[], Any]) -> None:
+        """Call `due` just before the operation of that number, which may have been begun."""
+        self._left, self._due = number, due
+
+    def disarm(self) -> None:
+        """Do not, if it has not happened yet."""
+        self._left = 0
+
+    def _step(self, path: str, begin: Callable[[], Any] | None = None) -> None:
+        """An operation comes; `begin` does a part of it."""
+        if not self._left or self._place(path) is None:
+            return
+        self._left -= 1
+        if not self._left:
+            if begin is not None:
+                begin()
+            self._due()
+
     def kill(self) -> None:
         """The process ends: all that it has written is there."""
+        self._record.operations = [one for one in self._record.operations if type(one) is not Drop]
         before = self._leave()
         shutil.copytree(before, self.data)
         self._learn_nodes()
@@ -71,7 +97,7 @@ class Machine:
         self._num_lives += 1
         self.data = self._folder / f"data-{self._num_lives}"
         self._root = str(self.data)
-        self.wrong = ""
+        self.wrong, self.broken_at = "", None
         return before
 
     def _recorded_in(self, root: Path) -> Any:
@@ -128,6 +154,7 @@ class Machine:
 
     def _refuse(self, operation: str, path: str) -> None:
         if self.wrong and self._place(path) is not None:
+            self.num_refused += 1
             number = _REFUSALS[self.wrong]
             raise StorageError(operation, path, OSError(number, errno.errorcode[number]))
 
@@ -138,7 +165,17 @@ class Machine:
 
     def _write(self, original: Any) -> Any:
         def write(file: Any, parts: Any, position: int) -> int:
+            def write_some() -> None:
+                whole = b"".join(parts)
+                put(file, [whole[: self._chance.randint(0, len(whole))]], position)
+
+            self._step(file.path, write_some)
+            if self.wrong == "full" and self._place(file.path) is not None:
+                write_some()
             self._refuse("write", file.path)
+            return put(file, parts, position)
+
+        def put(file: Any, parts: Any, position: int) -> int:
             size: int = original(file, parts, position)
             if (node := self._node(file)) is not None:
                 self._record.do(Write(node, position, b"".join(parts)))
@@ -148,6 +185,7 @@ class Machine:
 
     def _truncate(self, original: Any) -> Any:
         def truncate(file: Any, size: int) -> None:
+            self._step(file.path)
             self._refuse("cut", file.path)
             original(file, size)
             if (node := self._node(file)) is not None:
@@ -157,16 +195,21 @@ class Machine:
 
     def _sync(self, original: Any) -> Any:
         def sync(file: Any) -> None:
-            if self.wrong != "full":
+            self._step(file.path)
+            node = self._node(file)
+            if self.wrong == "broken":
+                if node is not None:
+                    self._record.do(Drop(node))
                 self._refuse(FLUSH, file.path)
             original(file)
-            if (node := self._node(file)) is not None:
+            if node is not None:
                 self._record.do(Sync(node))
 
         return sync
 
     def _create(self, original: Any) -> Any:
         def create(disk: Any, path: str) -> Any:
+            self._step(path)
             self._refuse("open", path)
             file = original(disk, path)
             place = self._place(path)
@@ -191,6 +234,7 @@ class Machine:
 
     def _make_folder(self, original: Any) -> Any:
         def make_folder(disk: Any, folder: str) -> None:
+            self._step(folder)
             self._refuse("create", folder)
             place = self._place(folder)
             original(disk, folder)
@@ -211,6 +255,7 @@ class Machine:
 
     def _remove(self, original: Any) -> Any:
         def remove(disk: Any, path: str) -> None:
+            self._step(path)
             original(disk, path)
             self._unlink(path)
 
@@ -220,6 +265,7 @@ class Machine:
 
     def _rename(self, original: Any) -> Any:
         def rename(disk: Any, old: str, new: str) -> None:
+            self._step(new)
             original(disk, old, new)
             source, target = self._place(old), self._place(new)
             if source is None or target is None or self._node_of(source) is None:
@@ -231,6 +277,7 @@ class Machine:
 
     def _sync_folder(self, original: Any) -> Any:
         def sync_folder(disk: Any, folder: str) -> None:
+            self._step(folder)
             if self.wrong != "full":
                 self._refuse(FLUSH, folder)
             original(disk, folder)
@@ -242,6 +289,10 @@ class Machine:
 
     def _boot(self, _original: Any) -> Any:
         return lambda _disk: f"boot-{self.num_boots}"
+
+
+def _nothing() -> None:
+    """Nobody waits for an operation."""
 
 
 def _lay(tree: Tree, node: int, folder: Path) -> None:

@@ -32,6 +32,7 @@ from tests.support import server as servers
 from tests.support.server import Harness, simulated
 from tests.support.syncs import work_beside
 from tests.world.box import Box
+from tests.world.limits import lowered
 from tests.world.machine import Machine
 from tests.world.witness import Witness
 
@@ -40,6 +41,7 @@ Program = Callable[[], Awaitable[None]]
 _DELAYS = (0, 0, 0, 0.001, 0.01, 0.1)  # seconds that work in a thread takes
 _PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
 _MOST_FAULTS = 30
+_MOST_OPERATIONS = 80  # on the disk, until the machine fails at one
 _LONGEST = 600  # seconds until everything must have ended
 _RETRY_SECONDS = 30
 _EXPECTED = (StorageError, TierError)  # what a server may tell of its disk and its store
@@ -115,7 +117,7 @@ class World:
         self.folder = folder
         self.is_ending = False
         self.scopes: dict[str, trio.CancelScope] = {}
-        self.contexts: list[AbstractContextManager[Any]] = []
+        self.contexts: list[AbstractContextManager[Any]] = [lowered(Random(f"{seed}/limits"))]
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms = 0
@@ -219,6 +221,8 @@ class World:
                 if fault.name in self._harms:
                     await self._harms[fault.name]()
             self.is_ending = True
+            for box in self.boxes.values():
+                box.machine.disarm()
             for part in self._parts:
                 nursery.start_soon(self._do, "the end", part.finish)
 
@@ -295,14 +299,22 @@ class World:
             "crash": self._crash,
             "full": self._fill,
             "broken": self._break,
+            "stop": self._stop,
+            "kill at": self._kill_at,
+            "power at": self._cut_power_at,
+            "power twice": self._cut_power_twice,
         }
 
     async def _kill(self) -> None:
         self.box.kill()
 
     async def _cut_power(self) -> None:
+        self._lose_power()
+
+    def _lose_power(self) -> None:
+        since = self.box.machine.broken_at
         if self.box.cut_power():
-            self.witness.lose_power(trio.current_time())
+            self.witness.lose_power(trio.current_time() if since is None else since)
 
     async def _cut_line(self) -> None:
         lines = [line for box in self.boxes.values() for line in box.lines]
@@ -320,10 +332,38 @@ class World:
 
     async def _break(self) -> None:
         """What fails to reach the device: its server takes nothing more until it starts again."""
-        self.box.machine.wrong = "broken"
+        self.box.machine.wrong, self.box.machine.broken_at = "broken", trio.current_time()
         await trio.sleep(self.chance.choice((0.05, 1)))
         self.box.machine.wrong = ""
+        if self.chance.random() < 0.5:  # it works again, and there is nobody who knows
+            await trio.sleep(self.chance.choice((0.05, 1, 3)))
+            await self._cut_power()
         await self._kill()
+
+    async def _stop(self) -> None:
+        """In order; perhaps the machine is switched off then."""
+        switches_off, machine = self.chance.random() < 0.5, self.box.machine
+
+        def behind() -> None:
+            if switches_off:
+                if machine.broken_at is not None:
+                    self.witness.lose_power(machine.broken_at)
+                machine.cut_power()
+
+        self.box.stop(behind)
+
+    async def _kill_at(self) -> None:
+        """At some operation on the disk."""
+        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self.box.kill)
+
+    async def _cut_power_at(self) -> None:
+        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self._lose_power)
+
+    async def _cut_power_twice(self) -> None:
+        """Again when the server has just begun to put its files in order."""
+        self._lose_power()
+        again = self.chance.choice((self._lose_power, self.box.kill))
+        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), again)
 
 
 class _Log(logging.Handler):
