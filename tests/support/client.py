@@ -25,9 +25,13 @@ class MemoryByteStream(ByteStream):
     Args:
         peer: holds both ends for the client.
         cut: when it breaks by itself.
+
+    Attributes:
+        moves: nothing moves on it until this is set.
     """
 
     def __init__(self, peer: Peer, cut: Cut) -> None:
+        self.moves: trio.Event | None = None
         self._stream = peer.stream
         self._is_killed = False
         self._to_server = _NEVER if cut.to_server is None else cut.to_server
@@ -36,6 +40,7 @@ class MemoryByteStream(ByteStream):
     async def receive(self, max_bytes: int = 65536) -> bytes:
         with self._as_in_anyio():
             data = bytes(await self._stream.receive_some(max_bytes))
+            await self._wait()
         arrived = data[: self._to_client]
         self._to_client -= len(arrived)
         if len(arrived) < len(data):
@@ -47,6 +52,7 @@ class MemoryByteStream(ByteStream):
     async def send(self, item: bytes) -> None:
         for _ in range(_STEPS_OF_SENDING):
             await trio.lowlevel.checkpoint()
+        await self._wait()
         arriving = item[: self._to_server]
         self._to_server -= len(arriving)
         with self._as_in_anyio():
@@ -65,8 +71,16 @@ class MemoryByteStream(ByteStream):
     def kill(self) -> None:
         """The connection breaks."""
         self._is_killed = True
+        if self.moves is not None:
+            self.moves.set()
         self._stream.send_stream.close()
         self._stream.receive_stream.close()
+
+    async def _wait(self) -> None:
+        if self.moves is not None:
+            await self.moves.wait()
+            if self._is_killed:
+                raise anyio.BrokenResourceError
 
     @contextmanager
     def _as_in_anyio(self) -> Iterator[None]:

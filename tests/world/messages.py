@@ -28,6 +28,7 @@ _COUNTS = (1, 1, 2, 5, 20)  # messages of a publisher at once
 _WAITS = (0, 0.01, 0.1, 0.6)  # seconds between them
 _OVERLAPS = (0, 0, 1, 7, 30)  # messages that a named publisher sends again after a restart
 _AFTER_A_RESTART = 1_000
+_MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
 
 
 def message_of(sent: Sent) -> Message:
@@ -129,7 +130,8 @@ class Messages:
             self._told(who, numbers.stop) if producer.name else witness.confirm(
                 [Sent(who, number) for number in numbers], trio.current_time()
             )
-        await trio.sleep(chance.choice(_WAITS))
+        tired = 1 + max(0, numbers.stop % _AFTER_A_RESTART - _MANY) / _MANY * _TIRED
+        await trio.sleep(chance.choice(_WAITS) * tired)
 
     async def follow(
         self,
@@ -207,7 +209,9 @@ class Messages:
 
         async def work(client: Client) -> None:
             while not self._world.is_ending:
-                await trio.sleep(chance.choice((0.05, 0.4, 1)))
+                await trio.sleep(
+                    chance.choice((0.05, 0.4, 1)) * (1 + len(self._witness.found) / 10)
+                )
                 await self._search_one(client, chance)
 
         await self._world.repeat("search", work)
@@ -233,7 +237,7 @@ class Messages:
 
         async def work(client: Client) -> None:
             while not self._world.is_ending:
-                await trio.sleep(chance.choice((0.1, 2)))
+                await trio.sleep(chance.choice((0.1, 2)) * (1 + len(witness.walks)))
                 kind, newest = chance.randrange(KINDS), chance.random() < 0.3
                 wants = has(kind)
                 known = {sent for sent in witness.confirmed if wants(sent)}

@@ -29,6 +29,7 @@ from segments.errors import StorageError
 from segments.store.object_store import TierError
 from streamd.net import threads
 from tests.support import server as servers
+from tests.support.client import MemoryByteStream
 from tests.support.server import Harness, simulated
 from tests.support.syncs import work_beside
 from tests.world.box import Box
@@ -128,6 +129,7 @@ class World:
         self.box = self.add_box("")
         self.box.settings["flush"] = flush
         self._last = "begin"
+        self._lateness = 0.0
         self._waiting: set[str] = set()  # programs that have not ended
         self._delays = Random(f"{seed}/delays")
         self._parts = [make(self) for make in parts]
@@ -242,11 +244,11 @@ class World:
         """What `threads.in_thread` is in the world."""
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
-            await trio.sleep(self._delays.choice(_DELAYS))
+            await trio.sleep(self._lateness or self._delays.choice(_DELAYS))
             try:
                 return work_beside(work, *arguments)
             finally:
-                await trio.sleep(self._delays.choice(_DELAYS))
+                await trio.sleep(self._lateness or self._delays.choice(_DELAYS))
 
     async def _make(self, job: KeyJob) -> Answer:
         """What the process that makes key tables does."""
@@ -265,7 +267,8 @@ class World:
         self, name: str, work: Callable[[Client], Awaitable[None]], uri: str = "", **options: Any
     ) -> bool:
         """Run a program, which may be ended at any step; whether it has done its work."""
-        options = {"heartbeat": 0, "retry_seconds": _RETRY_SECONDS} | options
+        beat = self.chance_of(f"heartbeat {name}").choice((0, 0, 5))
+        options = {"heartbeat": beat, "retry_seconds": _RETRY_SECONDS} | options
         uris = [uri] if uri else []
 
         async def use() -> None:
@@ -303,6 +306,8 @@ class World:
             "kill at": self._kill_at,
             "power at": self._cut_power_at,
             "power twice": self._cut_power_twice,
+            "late": self._be_late,
+            "stall": self._stall,
         }
 
     async def _kill(self) -> None:
@@ -364,6 +369,23 @@ class World:
         self._lose_power()
         again = self.chance.choice((self._lose_power, self.box.kill))
         self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), again)
+
+    async def _be_late(self) -> None:
+        """What asks the disk, or the store, waits long for its answer."""
+        self._lateness = self.chance.choice((0.5, 3))
+        await trio.sleep(self.chance.choice((1, 5)))
+        self._lateness = 0
+
+    async def _stall(self) -> None:
+        """Nothing moves on some connections for a while."""
+        lines = [line for box in self.boxes.values() for line in box.lines]
+        still = [one for one in lines if isinstance(one, MemoryByteStream)]
+        event = trio.Event()
+        for line in still:
+            if self.chance.random() < 0.5:
+                line.moves = event
+        await trio.sleep(self.chance.choice((0.1, 1, 12)))
+        event.set()
 
 
 class _Log(logging.Handler):
