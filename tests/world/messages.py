@@ -15,6 +15,7 @@ import trio
 from clients import Client, Message, NoOffset, Producer, connect
 from streamd.wire.amqp091.methods import BasicAck
 from tests.support.amqp import Delivery
+from tests.world import peers
 from tests.world.box import GONE
 from tests.world.witness import Follower, Found, Seen, Sent, Walk, parse
 from tests.world.world import Program, World
@@ -29,18 +30,27 @@ _WAITS = (0, 0.01, 0.1, 0.6)  # seconds between them
 _OVERLAPS = (0, 0, 1, 7, 30)  # messages that a named publisher sends again after a restart
 _AFTER_A_RESTART = 1_000
 _MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
+_SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes; the last messages have fewer
+_ALL = 1 << 62
+_WRONG = 0.01  # messages with a filter value that they do not have, where that is refused
+_EVERY, _SIZES = 50, {7: 300, 8: 300, 31: 6_000}  # of so many messages some have as many bytes
 
 
-def message_of(sent: Sent) -> Message:
-    """What is published."""
+def properties_of(sent: Sent) -> dict[str, Any]:
+    """What a message can be chosen by."""
     number = sent.number
-    properties: dict[str, Any] = {
+    return {
         "kind": f"k{number % KINDS}",
         "tone": f"t{number % TONES}",
         "number": number,
         "key": str(sent),
     }
-    return Message(str(sent).encode(), application_properties=properties)
+
+
+def message_of(sent: Sent) -> Message:
+    """What is published; some are large."""
+    body = str(sent).ljust(_SIZES.get(sent.number % _EVERY, 0))
+    return Message(body.encode(), application_properties=properties_of(sent))
 
 
 def seen_of(received: Any) -> Seen:
@@ -55,6 +65,7 @@ class Messages:
         self._world = world
         self._witness = world.witness
         self._publishing: set[str] = set()
+        self._is_strict = False
 
     async def prepare(self) -> None:
         """Make the stream; it is there once that is answered."""
@@ -64,7 +75,14 @@ class Messages:
             "stream-key-properties": "key",
             "stream-chunk-max-records": str(chance.choice((1, 4, 16))),
             "stream-max-segment-size-bytes": str(chance.choice((1_500, 4_000, 20_000))),
+            "stream-filter-contract": chance.choice(("lenient", "strict")),
+            "stream-filter-derive": chance.choice(("true", "false")),
+            "stream-chunk-max-wait-ms": chance.choice(("0", "0", "50")),
         }
+        self._is_strict = arguments["stream-filter-contract"] == "strict"
+        if chance.random() < _SHORT:
+            arguments["max-length-bytes"] = str(_LENGTH)
+            self._witness.keeps_all, self._witness.asked = False, _ALL
         async with connect(heartbeat=0) as client:
             await client.create(STREAM, arguments=arguments)
 
@@ -80,6 +98,9 @@ class Messages:
             "q": partial(self.publish, "q", is_named=False),
             "search": self.search,
             "walk": self.walk,
+            "r": partial(self.publish_again, "r"),
+            "raw": partial(peers.follow, self._world, STREAM, "raw", LAST),
+            "a": partial(self.publish_amqp, "a"),
         }
 
     def harms(self) -> dict[str, Program]:
@@ -130,8 +151,44 @@ class Messages:
             self._told(who, numbers.stop) if producer.name else witness.confirm(
                 [Sent(who, number) for number in numbers], trio.current_time()
             )
-        tired = 1 + max(0, numbers.stop % _AFTER_A_RESTART - _MANY) / _MANY * _TIRED
-        await trio.sleep(chance.choice(_WAITS) * tired)
+        await trio.sleep(_pause(numbers.stop, chance))
+
+    async def publish_again(self, who: str) -> None:
+        """Publish under a name and by a count of its own, from 0; all that is not known again."""
+        chance, witness = self._world.chance_of(who), self._witness
+        self._publishing.add(who)
+        witness.named.add(who)
+        first = following = 0
+
+        async def work(client: Client) -> None:
+            nonlocal first, following
+            async with client.producer(STREAM, name=who) as producer:
+                following = first
+                while not self._world.is_ending:
+                    following += chance.choice(_COUNTS)
+                    for number in range(first, following):
+                        one = Sent(who, number)
+                        witness.sent.setdefault(one, trio.current_time())
+                        is_wrong = self._is_strict and chance.random() < _WRONG
+                        await producer.send(
+                            message_of(one),
+                            publishing_id=number,
+                            filter_value="wrong" if is_wrong else None,
+                        )
+                    if chance.random() < 0.7:
+                        await producer.flush()
+                        self._told(who, following)
+                        first = following
+                    await trio.sleep(_pause(following, chance))
+
+        await self._world.repeat(who, work)
+        self._publishing.discard(who)
+
+    async def publish_amqp(self, who: str) -> None:
+        """See `peers.publish`."""
+        self._publishing.add(who)
+        await peers.publish(self._world, STREAM, who, properties_of, _pause)
+        self._publishing.discard(who)
 
     async def follow(
         self,
@@ -152,8 +209,13 @@ class Messages:
             offset: Any = "stored"
             if keeps_itself:
                 offset = "first" if own is None else own + 1
+            follower.begins(0 if own is None or not keeps_itself else own + 1)
             async with client.consumer(
-                STREAM, offset=offset, name="" if keeps_itself else name, **selection
+                STREAM,
+                offset=offset,
+                name="" if keeps_itself else name,
+                credit=chance.choice((1, 2, 10)),
+                **selection,
             ) as consumer:
                 async for received in consumer:
                     seen = seen_of(received)
@@ -186,7 +248,9 @@ class Messages:
         async def work() -> None:
             nonlocal offset
             async with world.box.amqp() as peer:
-                await peer.consume(STREAM, x_stream_offset=offset, **arguments)
+                follower.begins(0 if isinstance(offset, str) else offset)
+                prefetch = chance.choice((1, 3, 100))
+                await peer.consume(STREAM, prefetch=prefetch, x_stream_offset=offset, **arguments)
                 while missing and isinstance(found := await peer.next(), Delivery):
                     at = found.properties.headers["x-stream-offset"].value
                     follower.seen.append(Seen(at, parse(found.body)))
@@ -304,6 +368,12 @@ class Messages:
             self._witness.figures = info.figures
 
         await self._world.repeat("read", work)
+
+
+def _pause(number: int, chance: Random) -> float:
+    """Seconds until a publisher publishes more, that has come to this number."""
+    tired = 1 + max(0, number % _AFTER_A_RESTART - _MANY) / _MANY * _TIRED
+    return chance.choice(_WAITS) * tired
 
 
 def has(kind: int, tone: int | None = None) -> Callable[[Sent], bool]:

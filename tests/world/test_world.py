@@ -61,6 +61,15 @@ def _give_too_much(told: Witness) -> None:
     told.followers["all"].wants = lambda sent: sent != _B
 
 
+def _give_twice(told: Witness) -> None:
+    told.followers["all"].begins(0)
+    told.followers["all"].seen += [Seen(12, _C), Seen(12, _C)]
+
+
+def _take_back(told: Witness) -> None:
+    told.followers["all"].seen.append(Seen(13, Sent("q", 1)))
+
+
 def _miss(told: Witness) -> None:
     told.found[0].results.clear()
 
@@ -88,6 +97,8 @@ _BREAKS = (
     _mean_two,
     _pass_over,
     _give_too_much,
+    _give_twice,
+    _take_back,
     _miss,
     _pass_over_in_a_walk,
     _forget,

@@ -43,10 +43,17 @@ class Follower:
     Attributes:
         wants: which messages.
         seen: what it was given, in order.
+        runs: of its program: how many messages it had been given before, and the offset from which
+            it asked for more.
     """
 
     wants: Callable[[Sent], bool]
     seen: list[Seen] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
+
+    def begins(self, asked: int) -> None:
+        """Its program is started, and asks for what stands at this offset or behind it."""
+        self.runs.append((len(self.seen), asked))
 
 
 @dataclass
@@ -90,6 +97,8 @@ class Witness:
         named: producers whose messages are stored once.
         lost: messages that a power failure may have taken, by what is promised.
         begin: the first offset that truncation has left.
+        killed_at: when the server was killed that has not opened the stream again.
+        keeps_all: no message goes because it is old.
         asked: offsets that truncation was asked for, answered or not.
         followers: by name.
         found: searches for one message.
@@ -107,6 +116,8 @@ class Witness:
     named: set[str] = field(default_factory=set)
     lost: set[Sent] = field(default_factory=set)
     begin: int = 0
+    killed_at: float = _NEVER
+    keeps_all: bool = True
     asked: int = 0
     followers: dict[str, Follower] = field(default_factory=dict)
     found: list[Found] = field(default_factory=list)
@@ -121,6 +132,12 @@ class Witness:
         """A client was told that these are stored, as all of them or as the last one."""
         for message in messages:
             self.confirmed.setdefault(message, now)
+            if self.sent.get(message, 0) > self.killed_at:
+                self.killed_at = _NEVER  # a server has opened the stream, and flushed it
+
+    def kill(self, now: float) -> None:
+        """The server was killed: its last second is on the device when the next has opened it."""
+        self.killed_at = min(now, self.killed_at)
 
     def lose_power(self, now: float) -> None:
         """From now on, what was confirmed in the last second may be missing.
@@ -129,6 +146,7 @@ class Witness:
         """
         if self.flushes == "always":
             return
+        now, self.killed_at = min(now, self.killed_at), _NEVER
         last = now - (_LAST_SECOND if self.flushes == "interval" else _NEVER)
         safe = {sent for sent, at in self.confirmed.items() if at <= last}
         self.lost |= self.sent.keys() - safe
@@ -208,6 +226,32 @@ def _only_what_was_asked_for(told: Witness) -> Iterator[str]:
                 yield f"{name} got {seen.message}, which it did not ask for"
 
 
+def _each_comes_once(told: Witness) -> Iterator[str]:
+    """python-client.md: "reading continues after the last chunk that arrived", from an offset on.
+
+    A program that goes on gets each message once, in order, and none before what it asked for.
+    """
+    for name, follower in told.followers.items():
+        ends = [number for number, _ in follower.runs[1:]] + [len(follower.seen)]
+        for (number, asked), end in zip(follower.runs, ends, strict=True):
+            before = asked - 1
+            for offset, message in follower.seen[number:end]:
+                if offset <= before:
+                    yield f"{name} got {message} at {offset} behind {before}"
+                before = offset
+
+
+def _what_was_seen_stays(told: Witness) -> Iterator[str]:
+    """durability.md: "a power failure never takes back a message that one of them has seen"."""
+    if told.flushes != "always":
+        return
+    there = set(told.log)
+    for name, follower in told.followers.items():
+        for seen in follower.seen:
+            if seen.offset >= told.asked and seen not in there:
+                yield f"{name} saw {seen.message} at {seen.offset}, and it is gone"
+
+
 def _a_search_finds_all(told: Witness) -> Iterator[str]:
     """durability.md: "P12: A search misses no match"; find.md: what is found is exact."""
     for found in told.found:
@@ -238,6 +282,8 @@ def _what_is_stored_stays(told: Witness) -> Iterator[str]:
     for name, answers in told.stored.items():
         if answers and name in told.stored_at_end:
             last, end = answers[-1][1], told.stored_at_end[name]
+            if not told.keeps_all and told.log and last < told.log[0].offset:
+                continue  # it may have gone with its messages
             if end is None or end < last:
                 yield f"{last} was stored for {name}, in the end it was {end}"
 
@@ -274,6 +320,8 @@ PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
     "an offset means one message": _an_offset_means_one_message,
     "nobody passes over a message": _nobody_passes_over,
     "only what was asked for": _only_what_was_asked_for,
+    "each comes once": _each_comes_once,
+    "what was seen stays": _what_was_seen_stays,
     "a search finds all": _a_search_finds_all,
     "a walk finds all": _a_walk_finds_all,
     "what is stored stays": _what_is_stored_stays,

@@ -311,7 +311,11 @@ class World:
         }
 
     async def _kill(self) -> None:
-        self.box.kill()
+        self._end_process()
+
+    def _end_process(self) -> None:
+        if self.box.kill():
+            self.witness.kill(trio.current_time())
 
     async def _cut_power(self) -> None:
         self._lose_power()
@@ -359,7 +363,7 @@ class World:
 
     async def _kill_at(self) -> None:
         """At some operation on the disk."""
-        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self.box.kill)
+        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self._end_process)
 
     async def _cut_power_at(self) -> None:
         self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self._lose_power)
@@ -367,7 +371,7 @@ class World:
     async def _cut_power_twice(self) -> None:
         """Again when the server has just begun to put its files in order."""
         self._lose_power()
-        again = self.chance.choice((self._lose_power, self.box.kill))
+        again = self.chance.choice((self._lose_power, self._end_process))
         self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), again)
 
     async def _be_late(self) -> None:

@@ -1,0 +1,139 @@
+"""Clients that are not ours: a consumer and a publisher that know frames, and do nothing else.
+
+What our client library makes good, they notice: a chunk that comes before the answer to its
+subscription, or without credit.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import trio
+
+from segments.message import MessageView
+from streamd.wire.amqp091.methods import BasicAck
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import OffsetSpecification
+from tests.support.amqp import AmqpPeer, fields
+from tests.support.server import FIRST, Chunk, Peer
+from tests.world.box import GONE
+from tests.world.witness import Follower, Seen, Sent, parse
+from tests.world.world import Program, World
+
+_AT_OFFSET = 4
+_PAUSES = (0.01, 0.3, 2)  # seconds until one is started again
+_COUNTS = (1, 1, 3, 10)
+_AFTER_A_RESTART = 1_000  # numbers: what became of the others is not known
+
+
+class Refused(Exception):
+    """The server says no."""
+
+
+async def repeat(world: World, name: str, work: Program, chance: Random) -> None:
+    """Run a program that fails, or is ended, until it has done its work."""
+    is_done = False
+
+    async def go_through() -> None:
+        nonlocal is_done
+        await work()
+        is_done = True
+
+    while not is_done:
+        try:
+            await world.guarded(name, go_through)
+        except* GONE:
+            world.note(f"{name} lost its connection")
+        except* (Refused, AssertionError) as refusals:
+            world.note(f"{name} refused", str(refusals.exceptions[0]))
+        await trio.sleep(chance.choice(_PAUSES))
+
+
+async def follow(world: World, stream: str, name: str, last: list[Sent]) -> None:
+    """Read all messages, by offsets that it keeps itself, until the last ones have come."""
+    follower = world.witness.followers[name] = Follower(lambda _: True)
+    chance, missing = world.chance_of(name), set(last)
+
+    async def work() -> None:
+        async with world.box.peer() as peer:
+            asked = follower.seen[-1].offset + 1 if follower.seen else 0
+            start = OffsetSpecification(_AT_OFFSET, asked) if asked else FIRST
+            follower.begins(asked)
+            credit = chance.choice(_COUNTS)
+            await _subscribe(world, peer, stream, start, credit)
+            while missing:
+                chunk = await _next(peer)
+                credit -= 1
+                if credit < 0:
+                    world.witness.faults.append(f"credit: {name} got a chunk too many")
+                for offset, raw in enumerate(chunk.bodies, chunk.header.chunk_id):
+                    if offset >= asked:
+                        follower.seen.append(Seen(offset, parse(MessageView(raw).body)))
+                        missing.discard(follower.seen[-1].message)
+                if not credit or chance.random() < 0.5:
+                    more = chance.choice(_COUNTS)
+                    await peer.send(c.Credit(1, more))
+                    credit += more
+
+    await repeat(world, name, work, chance)
+
+
+async def _subscribe(
+    world: World, peer: Peer, stream: str, start: OffsetSpecification, credit: int
+) -> None:
+    code = await peer.code(c.Subscribe, 1, stream, start, credit, ())
+    if any(isinstance(command, c.Delivered) for command in peer.unasked):
+        world.witness.faults.append("order: a chunk came before its subscription was answered")
+    if code != ResponseCode.OK:
+        raise Refused(code)
+
+
+async def _next(peer: Peer) -> Chunk:
+    """The next chunk."""
+    command = await peer.next()
+    if not isinstance(command, c.Delivered):
+        raise Refused(command)
+    peer.unasked.insert(0, command)
+    return await peer.chunk()
+
+
+async def publish(
+    world: World,
+    stream: str,
+    name: str,
+    properties_of: Callable[[Sent], dict[str, Any]],
+    pause: Callable[[int, Random], float],
+) -> None:
+    """Publish over AMQP, with confirms, until the world is ending."""
+    chance, following = world.chance_of(name), 1 - _AFTER_A_RESTART
+
+    async def work() -> None:
+        nonlocal following
+        following += _AFTER_A_RESTART
+        async with world.box.amqp() as peer:
+            await peer.confirm()
+            tag = 0  # of the last message
+            while not world.is_ending:
+                first, following = following, following + chance.choice(_COUNTS)
+                some = [Sent(name, number) for number in range(first, following)]
+                now = trio.current_time()
+                world.witness.sent |= dict.fromkeys(some, now)
+                for one in some:
+                    headers = fields(**properties_of(one))
+                    await peer.publish(stream, str(one).encode(), headers=headers)
+                await _confirmed(peer, set(range(tag + 1, tag + 1 + len(some))))
+                tag += len(some)
+                world.witness.confirm(some, trio.current_time())
+                await trio.sleep(pause(following, chance))
+
+    await repeat(world, name, work, chance)
+
+
+async def _confirmed(peer: AmqpPeer, tags: set[int]) -> None:
+    """Return when these are confirmed."""
+    while tags:
+        match await peer.next():
+            case BasicAck(number, multiple):
+                tags -= set(range(1, number + 1)) if multiple else {number}
+            case other:
+                raise Refused(other)
