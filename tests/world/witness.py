@@ -7,6 +7,7 @@ that a client relies on is one checker, with the sentence that it holds; see `PR
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 _LAST_SECOND = 2.0  # seconds before a power failure: the interval of flushes, and a flush
@@ -232,8 +233,7 @@ def _each_comes_once(told: Witness) -> Iterator[str]:
     A program that goes on gets each message once, in order, and none before what it asked for.
     """
     for name, follower in told.followers.items():
-        ends = [number for number, _ in follower.runs[1:]] + [len(follower.seen)]
-        for (number, asked), end in zip(follower.runs, ends, strict=True):
+        for (number, asked), (end, _) in pairwise([*follower.runs, (len(follower.seen), 0)]):
             before = asked - 1
             for offset, message in follower.seen[number:end]:
                 if offset <= before:
