@@ -199,6 +199,17 @@ def _each_is_in_order(told: Witness) -> Iterator[str]:
         last[who] = max(number, last.get(who, -1))
 
 
+def _what_survives_has_no_gaps(told: Witness) -> Iterator[str]:
+    """durability.md: "P2: What survives a crash is a prefix of what was published"."""
+    last: dict[str, int] = {}
+    for who, number in (seen.message for seen in told.log):
+        before = last.get(who, number - 1 if told.asked else 0)
+        left_out = {Sent(who, one) for one in range(before + 1, number)} - told.lost
+        if who in told.named and left_out:
+            yield f"{Sent(who, number)} is there, and {min(left_out)} before it is not"
+        last[who] = number
+
+
 def _an_offset_means_one_message(told: Witness) -> Iterator[str]:
     """durability.md: "P4: The offset of a message … is never given to another message"."""
     meant: dict[int, Sent] = {}
@@ -317,6 +328,7 @@ PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
     "nothing confirmed is lost": _nothing_confirmed_is_lost,
     "nothing is invented": _nothing_is_invented,
     "each publisher's messages are in order, once": _each_is_in_order,
+    "what survives has no gaps": _what_survives_has_no_gaps,
     "an offset means one message": _an_offset_means_one_message,
     "nobody passes over a message": _nobody_passes_over,
     "only what was asked for": _only_what_was_asked_for,
