@@ -7,39 +7,21 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help demo demo-tier test test-fast search fuzz churn world seek crashes kills tier-kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help help-all demo demo-tier test test-fast search fuzz churn world seek crashes kills tier-kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
-help:
-	@echo "make demo       publish real flights, read only the wanted chunks, then tune; 90 seconds"
-	@echo "make demo-tier  a stream ten times larger than its disk, a question over all of it, and a lost disk; a minute"
-	@echo "make test       the whole test suite"
-	@echo "make test-fast  the test suite without the tests marked slow"
-	@echo "make search     the property tests with new random examples; TIMES=5 rounds"
-	@echo "make fuzz       search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another"
-	@echo "make churn      many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12"
-	@echo "make world      a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power"
-	@echo "make seek       searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60"
-	@echo "make crashes    simulated crashes of recorded runs, each opened and checked; STATES=30000"
-	@echo "make kills      repeated kill -9 under load, about ten minutes; KILLS=200"
-	@echo "make tier-kills  kill -9 of server and object store, machines lost and restored, each message compared; SECONDS=180, STORE=file"
-	@echo "make interop    clients in Python, JavaScript, Go and Java, those whose tools are installed"
-	@echo "make browser    the console in a real browser, where Chromium is installed"
-	@echo "make cluster    Spark on a cluster of three processes, with a stream in an object store; some 60 seconds"
-	@echo "make samples    pages of the documentation that start Spark, and short runs of benchmarks; some two minutes"
-	@echo "make stores     object stores for the tests, built with Go, where it is installed; once"
-	@echo "make check      formatting, lint and types"
-	@echo "make format     format the code with ruff"
-	@echo "make reference  what the pages of the documentation have from the code, written into them anew"
-	@echo "make docs       the documentation, in docs/_build/html"
-	@echo "make screenshots  pictures of the console, in docs/images; needs Chromium"
-	@echo "make dist       build wheels of server and client and an sdist in dist/, and try them out; the steps of the Containerfile, too"
-	@echo "make bench      measure the server on this machine"
-	@echo "make compare    streamd beside RabbitMQ and RocketMQ: tables and compare.png; COMPARE='--rounds 1' is quicker"
-	@echo "make clean      remove the virtual environment and caches"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or name one with make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+# What stands behind ## is for everybody, what stands behind #+ for those who work on streamd.
+LIST = @sed -nE 's/^([a-z-]+):.*$(1) (.*)/\1	\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	awk -F '	' '{ printf "make %-12s %s\n", $$1, $$2 }'
+help: ## this
+	$(call LIST,##)
+
+help-all: ## all targets
+	$(call LIST,#[#+])
 
 # One stamp file per set of extras; they depend on pyproject.toml.
 $(VENV)/.%: $(BIN)/python pyproject.toml
@@ -47,105 +29,105 @@ $(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.demo ## publish real flights, read only the wanted chunks, then tune; 90 seconds
 	$(BIN)/streamd demo
 
 # With gofakes3 as the object store where `make stores` has built it, else with a folder.
-demo-tier: $(VENV)/.demo $(VENV)/.tier
+demo-tier: $(VENV)/.demo $(VENV)/.tier ## a stream ten times larger than its disk, a question over all of it, and a lost disk; a minute
 	$(BIN)/python -m benchmarks.tier.demo
 
-test: $(VENV)/.test
+test: $(VENV)/.test ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)
 
 # New random examples instead of the fixed ones, until one fails: make search TIMES=20
 TIMES := 5
-search: $(VENV)/.test
+search: $(VENV)/.test #+ the property tests with new random examples; TIMES=5 rounds
 	for n in $$(seq $(TIMES)); do \
 		$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile search -m "not slow and not interop and not browser and not cluster and not sample" \
 			tests/segments tests/wire tests/net tests/auth tests/broker tests/connections tests/http_api || exit 1; done
 
 # New inputs, grown from what reaches new code. What repeats a failure is printed.
 fuzz: SECONDS := 60
-fuzz: $(VENV)/.test $(VENV)/.fuzz
+fuzz: $(VENV)/.test $(VENV)/.fuzz #+ search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(if $(SEED),--seed $(SEED))
 
 # Many clients at once on the same few names. The seed that is printed repeats what they ask for.
 churn: SECONDS := 60
 churn: CLIENTS := 12
 churn: STORE := file
-churn: $(VENV)/.test
+churn: $(VENV)/.test #+ many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12
 	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 # Everything in one process: what goes wrong is chosen by the seed, what was promised is judged.
 world: SECONDS := 60
-world: $(VENV)/.test
+world: $(VENV)/.test ## a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power
 	$(BIN)/python -m tests.world.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 # Searches, truncations and changes of keys while the server is killed every few seconds.
 seek: SECONDS := 60
 seek: KILL_SECONDS := 5
-seek: $(VENV)/.test
+seek: $(VENV)/.test #+ searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60
 	$(BIN)/python -m tests.churn.seeking --seconds $(SECONDS) --kill-seconds $(KILL_SECONDS) $(if $(SEED),--seed $(SEED))
 
 # States that a kill or a power failure can leave of a run; another SEED makes other runs.
 crashes: STATES := 30000
-crashes: $(VENV)/.test
+crashes: $(VENV)/.test #+ simulated crashes of recorded runs, each opened and checked; STATES=30000
 	$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED))
 
 # A real server, real clients, kill -9; confirmed messages are checked after each kill.
 kills: KILLS := 200
-kills: $(VENV)/.test
+kills: $(VENV)/.test #+ repeated kill -9 under load, about ten minutes; KILLS=200
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 
 # STORE: file, or gofakes3 or versitygw after `make stores`. The seed that is printed chooses the same faults.
 tier-kills: SECONDS := 180
 tier-kills: STORE := file
-tier-kills: $(VENV)/.test
+tier-kills: $(VENV)/.test #+ kill -9 of server and object store, machines lost and restored, each message compared; SECONDS=180, STORE=file
 	$(BIN)/python -m tests.broker.tier.paused
 	$(BIN)/python -m tests.crash.tier_kills --seconds $(SECONDS) --store $(STORE) $(if $(SEED),--seed $(SEED))
 
-test-fast: $(VENV)/.test
+test-fast: $(VENV)/.test #+ the test suite without the tests marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster and not sample"
 
-interop: $(VENV)/.test
+interop: $(VENV)/.test #+ clients in Python, JavaScript, Go and Java, those whose tools are installed
 	$(BIN)/python -m pytest -m interop -rs tests/interop
 
-browser: $(VENV)/.test
+browser: $(VENV)/.test #+ the console in a real browser, where Chromium is installed
 	$(BIN)/python -m pytest -n $(JOBS) -m browser -rs tests/console/browser
 
 # A master and two workers, which share nothing but an object store with the program.
-cluster: $(VENV)/.test
+cluster: $(VENV)/.test #+ Spark on a cluster of three processes, with a stream in an object store; some 60 seconds
 	$(BIN)/python -m pytest -m cluster -rs tests/segments/spark/test_cluster.py
 
 # What takes long as a whole, and whose parts `make test` proves.
-samples: $(VENV)/.test
+samples: $(VENV)/.test #+ pages of the documentation that start Spark, and short runs of benchmarks; some two minutes
 	$(BIN)/python -m pytest -n $(JOBS) -m sample -rs tests/e2e/test_documentation.py tests/benchmarks
 
 # Each version is built once, into the user's cache; tests of those that are not there are skipped.
-stores: $(VENV)/.test
+stores: $(VENV)/.test #+ object stores for the tests, built with Go, where it is installed; once
 	$(BIN)/python -m tests.support.stores
 
-check: $(VENV)/.check $(VENV)/.test
+check: $(VENV)/.check $(VENV)/.test ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.check
+format: $(VENV)/.check #+ format the code with ruff
 	$(BIN)/ruff format .
 
 # The generated parts of pages are committed; a test holds them to the code.
-reference: $(VENV)/.docs
+reference: $(VENV)/.docs #+ what the pages of the documentation have from the code, written into them anew
 	$(BIN)/python -m docs.generated
 
 # No network: what it shows of other projects is a link. -E: pages that were taken away are missed.
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs ## the documentation, in docs/_build/html
 	$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-screenshots: $(VENV)/.test
+screenshots: $(VENV)/.test #+ pictures of the console, in docs/images; needs Chromium
 	$(BIN)/python -m tests.console.screenshots
 
-dist: $(VENV)/.dist
+dist: $(VENV)/.dist #+ build wheels of server and client and an sdist in dist/, and try them out; the steps of the Containerfile, too
 	rm -rf dist build
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python wheels.py dist
@@ -153,15 +135,15 @@ dist: $(VENV)/.dist
 	$(BIN)/python -m tests.distribution dist
 	$(BIN)/python -m tests.containerfile
 
-bench: $(VENV)/.demo
+bench: $(VENV)/.demo ## measure the server on this machine
 	$(BIN)/python -m benchmarks
 
 # Each is set up once: RabbitMQ, as root, with benchmarks/rabbitmq.sh setup; RocketMQ, where Maven
 # and a JDK are, with benchmarks/rocketmq.sh setup.
 COMPARE :=
-compare: $(VENV)/.bench
+compare: $(VENV)/.bench ## streamd beside RabbitMQ and RocketMQ: tables and compare.png; COMPARE='--rounds 1' is quicker
 	$(BIN)/python -m benchmarks.compare --chart compare.png $(COMPARE)
 
-clean:
+clean: #+ remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
