@@ -35,6 +35,11 @@ _CONNECTION = "clients/connection.py"
 _COMING_BACK = "clients/reconnecting.py"
 _SEARCH = "segments/search/search.py"
 _PROGRESS = "segments/search/progress.py"
+_CLAIMS = "streamd/broker/tier/claims.py"
+_MANIFEST = "streamd/broker/tier/stream_manifest.py"
+_HOST = "streamd/broker/virtual_host.py"
+_USERS = "streamd/auth/users.py"
+_GROUPS = "streamd/broker/streams/groups.py"
 _KEYS = "segments/derived/key_files.py"
 _SCHEDULE = "segments/derived/key_schedule.py"
 _FILTERS = "segments/filter_index.py"
@@ -882,4 +887,344 @@ _CLIENTS = [
     ),
 ]
 
-GUARDS = [*_DURABLE, *_OPENED, *_TRUNCATED, *_PUBLISHED, *_READ, *_SEARCHED, *_CLIENTS]
+# -- the tier: tier.md
+
+_STORED = [
+    Guard(
+        "an empty store is not taken by a server that had a tier",
+        "tier",
+        _CLAIMS,
+        "        if me.tier and not (begins and os.path.exists(begins)):\n",
+        "        if me.tier and begins and os.path.exists(begins):\n",
+        "T2",
+    ),
+    Guard(
+        "another store is not taken for the tier of this server",
+        "tier",
+        _CLAIMS,
+        "    if is_known and found.tier != me.tier:\n",
+        "    if is_known and not found.tier:\n",
+        "T2",
+    ),
+    Guard(
+        "an older state of the tier is not gone on from",
+        "tier",
+        _CLAIMS,
+        "    if (found.epoch, found.revision) < since:\n",
+        "    if (found.epoch, found.revision) < (0, 0):\n",
+        "T2",
+    ),
+    Guard(
+        "a tier that another server has taken over is left to it",
+        "tier",
+        _CLAIMS,
+        "    if found.cluster.writer != me.name:\n        raise FencedError(found.cluster)\n",
+        "",
+    ),
+    Guard(
+        "a fenced server stays fenced",
+        "tier",
+        "streamd/broker/tier/ownership.py",
+        "        if self.state is TierState.FENCED:\n"
+        "            return  # an answer from before that was late\n",
+        "",
+    ),
+    Guard(
+        "a fenced server takes no messages for streams in the tier",
+        "tier",
+        _STREAM,
+        "        elif tier is not None and tier.fence:\n",
+        "        elif tier is not None and tier.fence and opened is None:\n",
+    ),
+    Guard(
+        "a restored log goes on behind all that the lost machine gave out",
+        "tier",
+        "streamd/broker/tier/restore.py",
+        "    put_mark(disk, folder, AHEAD, RESTORED)\n",
+        "",
+    ),
+    Guard(
+        "each restore goes on further than the one before",
+        "tier",
+        "streamd/broker/tier/restore.py",
+        "            goes_on = max(manifest.goes_on, manifest.next_offset) + RESTORE_GAP\n",
+        "            goes_on = manifest.next_offset + RESTORE_GAP\n",
+    ),
+    Guard(
+        "a restore takes what publishers have sent from the tier",
+        "tier",
+        "streamd/broker/tier/restore.py",
+        "    replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()\n",
+        "",
+    ),
+    Guard(
+        "a manifest is written by compare-and-set after its objects",
+        "tier",
+        _MANIFEST,
+        "            kept, gone = await ask(_replace, self._ownership.store, before, wanted)\n",
+        "            kept, gone = await ask(_replace, self._ownership.store, before, wanted)\n"
+        "            await self._delete_later({key for key in wanted.keys() if 'index' in key})\n",
+    ),
+    Guard(
+        "the store is asked whether it has a segment before its file goes",
+        "tier",
+        "streamd/broker/tier/eviction.py",
+        "        there = await self._there(tiered, going)\n",
+        "        there = going\n",
+        "T2",
+    ),
+    Guard(
+        "the file of a segment goes when what is known of publishers does not need it",
+        "tier",
+        "streamd/broker/tier/eviction.py",
+        "        covered = [one for one in going if "
+        "tiered.log.journal.is_covered(one.next_offset)]\n",
+        "        covered = going\n",
+    ),
+    Guard(
+        "a manifest older than its copy is not gone on from",
+        "tier",
+        _MANIFEST,
+        "        reason = self._doubt(tiered, known, found)\n",
+        '        reason = ""\n',
+    ),
+    Guard(
+        "an upload goes on from what the store has, not from what another server wrote",
+        "tier",
+        _MANIFEST,
+        "            reason = conflict(tiered.log, found_manifest)\n",
+        '            reason = ""\n',
+    ),
+    Guard(
+        "a stream that is deleted is written down before the catalog forgets it",
+        "tier",
+        _HOST,
+        "        deletion = await tier.removals.will_delete(folders, self.name)\n",
+        "        deletion = None\n",
+    ),
+    Guard(
+        "chunks of a restored stream are sent to whose selector they are not marked for",
+        "tier",
+        "streamd/broker/declared/standing_selectors.py",
+        "        return row._replace(since=max(row.since, stored))\n",
+        "        return row\n",
+        "T3",
+    ),
+    Guard(
+        "consumers whose selector has changed elsewhere subscribe again",
+        "tier",
+        "streamd/broker/declared/standing_selectors.py",
+        "                for end in list(self._users.get(group, ())):\n                    end()\n",
+        "                pass\n",
+        "T1",
+    ),
+    Guard(
+        "readers of a stored segment that is truncated go on in its rest",
+        "tier",
+        _READER,
+        "        if self._log.segments.holding(self.next_offset) is self._segment:\n",
+        "        if True:\n",
+        "T7",
+    ),
+    Guard(
+        "who reads only wakes consumers when the store has more",
+        "tier",
+        _WRITER,
+        "        self._waiters.wake_all()\n\n    def _next",
+        "        self._waiters.wake()\n\n    def _next",
+    ),
+]
+
+# -- users, rights, declared things: users.md, streams.md, P7
+
+_MANAGED = [
+    Guard(
+        "what is declared is written into the catalog before it is answered",
+        "people",
+        "streamd/broker/catalog/writer.py",
+        "            await threads.in_thread(self._catalog.apply, *changes)\n",
+        "            pass\n",
+    ),
+    Guard(
+        "changes of the catalog take turns",
+        "people",
+        "streamd/broker/catalog/writer.py",
+        "        async with self._lock:\n",
+        "        async with trio.Lock():\n",
+    ),
+    Guard(
+        "a right is asked for again in the turn of a change",
+        "people",
+        "streamd/broker/catalog/writer.py",
+        "            with trio.CancelScope(shield=True):\n                check()\n",
+        "            with trio.CancelScope(shield=True):\n",
+    ),
+    Guard(
+        "a change that has begun is not cancelled in its middle",
+        "people",
+        "streamd/broker/catalog/writer.py",
+        "            with trio.CancelScope(shield=True):\n                check()\n",
+        "            with trio.CancelScope():\n                check()\n",
+    ),
+    Guard(
+        "connections of an old password end when it is changed",
+        "people",
+        _USERS,
+        "            accounts.with_password.end(f\"the password of user '{name}' was changed\")\n",
+        "",
+        "V9",
+    ),
+    Guard(
+        "an old password is not remembered as right",
+        "people",
+        _USERS,
+        "            self._known.pop(name, None)\n            accounts",
+        "            accounts",
+        "V9",
+    ),
+    Guard(
+        "a password that was changed while it was checked lets nobody in",
+        "people",
+        _USERS,
+        "        if not is_right or current is None or current.password_hash != kept:\n",
+        "        if not is_right or current is None:\n",
+        "V9",
+    ),
+    Guard(
+        "connections of a deleted user end",
+        "people",
+        _USERS,
+        "            account.end(f\"user '{name}' is deleted\")\n",
+        "            pass\n",
+    ),
+    Guard(
+        "connections hear of other permissions",
+        "people",
+        _USERS,
+        "            self.add_permission(row)\n            self._tell(row.user)\n",
+        "            self.add_permission(row)\n",
+        "V7",
+    ),
+    Guard(
+        "connections hear of permissions that are taken away",
+        "people",
+        _USERS,
+        "            del self._permissions[user, virtual_host]\n            self._tell(user)\n",
+        "            del self._permissions[user, virtual_host]\n",
+        "V7",
+    ),
+    Guard(
+        "a publisher that waited for its stream is asked for its right again",
+        "people",
+        _PUBLISHERS,
+        "        self._context.rights.require(Right.WRITE, name)  # it may have gone meanwhile\n",
+        "",
+        "V7",
+    ),
+    Guard(
+        "what is left of a frame is not stored when the right is gone",
+        "people",
+        _PUBLISHERS,
+        "        if publisher.is_deleted:  # while its messages were checked: the right or the "
+        "stream is gone\n            return\n",
+        "",
+        "V7",
+    ),
+    Guard(
+        "a publisher that has gone while there was no room stores nothing",
+        "people",
+        _PUBLISHERS,
+        "            found = self._publishers.get(command.publisher_id)  # it may have gone "
+        "meanwhile\n",
+        "",
+        "V7",
+    ),
+    Guard(
+        "the last administrator stays",
+        "people",
+        _USERS,
+        "        if {u.name for u in self._users.values() if ADMINISTRATOR in u.tags} == {name}:\n",
+        "        if not self._users:\n",
+    ),
+    Guard(
+        "of single active consumers one gets messages when the other has stepped down",
+        "people",
+        _GROUPS,
+        "            self.stepping_down, self.active = self.active, None\n"
+        "            self.stepping_down.tell_active(active=False)\n",
+        "            self.active.tell_active(active=False)\n"
+        "            self.active = wanted\n            wanted.tell_active(active=True)\n",
+    ),
+    Guard(
+        "when the active consumer leaves another takes over",
+        "people",
+        _GROUPS,
+        "            self.stepping_down = None\n        self._settle()\n\n    def answered",
+        "            self.stepping_down = None\n\n    def answered",
+    ),
+    Guard(
+        "a group's consumers are not left behind by another selector",
+        "people",
+        "streamd/broker/declared/standing_selectors.py",
+        "        if num_users := self.num_users(group):\n",
+        "        if (num_users := self.num_users(group)) > 1 << 20:\n",
+    ),
+    Guard(
+        "while a selector changes, both are evaluated",
+        "people",
+        "streamd/broker/declared/standing_selectors.py",
+        "        rows = [*self._rows.values(), *filter(None, self._changing.values())]\n",
+        "        rows = [*self._rows.values()]\n",
+    ),
+    Guard(
+        "consumers learn that their stream is gone",
+        "people",
+        _HOST,
+        "                observer.stream_is_gone(stream)\n",
+        "                pass\n",
+    ),
+    Guard(
+        "work on a stream's files ends before its folder goes",
+        "people",
+        _HOST,
+        "                await stream.life.stop()\n                self._streams.remove(name)\n",
+        "                self._streams.remove(name)\n",
+    ),
+    Guard(
+        "a consumer that knows offsets of an earlier life of a stream is refused",
+        "people",
+        _SUBSCRIPTIONS,
+        "            _require_life(log, properties.get(words.LIFE))\n",
+        "",
+        "K4",
+    ),
+    Guard(
+        "a consumer of a stream that was made again begins anew",
+        "people",
+        _PLACE,
+        "        if self.life is not None and life != self.life:\n",
+        "        if self.life is not None and life is None:\n",
+        "K4",
+    ),
+    Guard(
+        "a lone single active consumer goes on where it was",
+        "people",
+        _CONSUMER,
+        "        if self._had_turn:\n"
+        "            await place.skip_stored(connection)\n        else:\n",
+        "        if True:\n",
+        "K10",
+    ),
+]
+
+GUARDS = [
+    *_DURABLE,
+    *_OPENED,
+    *_TRUNCATED,
+    *_PUBLISHED,
+    *_READ,
+    *_SEARCHED,
+    *_CLIENTS,
+    *_STORED,
+    *_MANAGED,
+]
