@@ -4,7 +4,8 @@ life-ID     the life of the stream: from its creation to its deletion. One that 
             created again has another. The store knows the stream under the same id.
 ahead-BOOT  readers may have seen messages that were not on the device when the machine went down
             in whose run BOOT it was made, or RESTORED: the log goes on behind a gap then, see
-            gaps.py. It goes with an orderly end.
+            gaps.py. It goes with an orderly end. RESTORED-EPOCH: the store had nothing of it when
+            it was restored, in that epoch.
 tier-ID     the store has something of it, so that there has to be a copy of its manifest, see
             tier/local_copy.py
 """
@@ -39,6 +40,12 @@ def put_mark(disk: Disk, folder: str, kind: str, what: str) -> None:
     name = kind + what
     if name not in disk.list(folder):
         disk.create(str(PurePath(folder, name))).close()
+
+
+def restored_in(boot: str) -> int:
+    """The epoch in which a stream was restored of which the store had nothing; 0 for others."""
+    name, _, epoch = boot.partition("-")
+    return int(epoch) if name == RESTORED and epoch.isdecimal() else 0
 
 
 def new_life() -> str:

@@ -42,8 +42,8 @@ from segments.checkpoint import CHECKPOINT_NAME, read_checkpoint
 from segments.codec import Checkpoint, Damage
 from segments.disk import Disk
 from segments.errors import CorruptError, FormatError, LostCopyError, UnreadableError
-from segments.gaps import OFFSET_GAP, end_before, num_lost
-from segments.marks import AHEAD, LIFE, marked
+from segments.gaps import OFFSET_GAP, RESTORE_GAP, end_before, num_lost
+from segments.marks import AHEAD, LIFE, marked, restored_in
 from segments.recovery.segment_scan import SegmentScanner
 from segments.recovery.steps import Loss, Plan, Remove, Replace, SetAside
 from segments.segment import (
@@ -136,7 +136,9 @@ def _go_on_behind_gap(plan: Plan) -> None:
     if plan.segments:
         plan.next_offset = max(plan.next_offset, plan.segments[-1].next_offset)
         _drop_empty(plan)
-    goes_on = plan.manifest.goes_on if plan.manifest is not None else 0
+    goes_on = max(map(restored_in, plan.boots)) * RESTORE_GAP
+    if plan.manifest is not None:
+        goes_on = max(goes_on, plan.manifest.goes_on)
     plan.gap = max(OFFSET_GAP, goes_on - plan.next_offset)
 
 

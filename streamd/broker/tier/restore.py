@@ -25,7 +25,7 @@ why: see `local_copy.unrestored`. A store that is away, or a full disk, ends the
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -370,17 +370,32 @@ class _Restore:
     # -- the catalog
 
     def _write_catalog(self, content: bytes | None, streams: list[Stored]) -> None:
-        put_catalog(self._data, content, streams)
+        put_catalog(self._data, content, streams, self._begin_unstored)
+
+    def _begin_unstored(self, row: StreamRow) -> None:
+        """Of this stream the store has nothing, and readers may have seen what it had.
+
+        So it begins behind all that may have been given out since it was made, as many epochs ago.
+        """
+        folder, disk = stream_folder(self._data, row.virtual_host, row.name), OsDisk()
+        disk.make_folder(folder)
+        put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
 
 
-def put_catalog(data: str, content: bytes | None, stored: Iterable[Stored]) -> None:
+def put_catalog(
+    data: str,
+    content: bytes | None,
+    stored: Iterable[Stored],
+    begin: Callable[[StreamRow], None] | None = None,
+) -> None:
     """Put a copy of the catalog into a data folder that has none; blocks.
 
     Args:
         data: the folder.
         content: of the copy; None where there is none.
-        stored: streams that the store has: these have files, those that only the catalog knows
-            do not. See `row_with` for those that both know.
+        stored: streams that the store has: these have files. See `row_with` for those that the
+            catalog knows, too.
+        begin: makes files for a stream that only the catalog knows; without it, it has none.
 
     Raises:
         CatalogError: it is of a later version, or no catalog.
@@ -398,6 +413,12 @@ def put_catalog(data: str, content: bytes | None, stored: Iterable[Stored]) -> N
             there = known.get((row.virtual_host, row.name))
             wanted.append(row_with(manifest, there) if manifest is not None else there or row)
 
+        names = {(row.virtual_host, row.name) for row in wanted}
+        if begin is not None:
+            for name in sorted(known.keys() - names):
+                begin(known[name])
+            names |= known.keys()
+
         def put(transaction: Transaction) -> None:
             for host in {row.virtual_host for row in wanted} - hosts:
                 transaction.add_virtual_host(host)
@@ -406,7 +427,7 @@ def put_catalog(data: str, content: bytes | None, stored: Iterable[Stored]) -> N
             for row in wanted:
                 if row is not known.get((row.virtual_host, row.name)):
                     transaction.put_arguments(row)
-            transaction.put_all_files((row.virtual_host, row.name) for row in wanted)
+            transaction.put_all_files(names)
 
         catalog.apply(put)
         read_all(catalog)  # or the next start would find what is wrong with it

@@ -114,11 +114,27 @@ async def test_of_two_machines_that_are_lost_each_goes_on_elsewhere(
 async def test_streams_without_a_manifest_are_there_and_empty(
     tmp_path: Path, store: FakeStore
 ) -> None:
+    """What they had was read; others get other offsets, on each machine."""
     await _old_machine(tmp_path / "old", store, ("s", "unstored"))
     for key in [key for key in store.objects if "unstored" in key]:
         del store.objects[key]
-    assert await _contents(tmp_path / "new", restore=True) == {"s": (0, 10), "unstored": (0, 0)}
-    assert await _contents(tmp_path / "new") == {"s": (0, 10), "unstored": (0, 0)}
+    begins = []
+    for number in range(2):
+        folder = tmp_path / f"new{number}"
+        async with harness(folder, restore=True, **TIER) as server:
+            assert server.host.names() == ["s", "unstored"]
+            async with server.host.find("unstored").opened() as log:
+                assert log.segments.num_lost == 0
+                begins.append(log.next_offset)
+            peer = await server.peer()
+            await peer.declare("unstored", 1)
+            await peer.store([b"new"], 1)
+        async with (
+            harness(folder, **TIER) as server,
+            server.host.find("unstored").opened() as log,
+        ):
+            assert (log.segments.first_offset, log.next_offset) == (begins[-1], begins[-1] + 1)
+    assert begins == [epoch * RESTORE_GAP for epoch in (2, 4)]
 
 
 async def test_streams_that_the_catalog_does_not_know_are_there(
@@ -163,7 +179,7 @@ async def test_a_deleted_stream_stays_away(tmp_path: Path, store: FakeStore) -> 
     _replace(store, _manifest(store, "s"), is_deleted=True)
     found = await _contents(tmp_path / "new", restore=True)
     assert found["t"] == (0, 10)
-    assert found["s"] == (0, 0)  # the catalog has it yet: nothing is left in it
+    assert found["s"] == (2 * RESTORE_GAP, 0)  # the catalog has it yet: nothing is left in it
 
 
 async def test_stored_offsets_and_sequences_are_those_of_the_store(
