@@ -17,6 +17,7 @@ from tests.support.amqp import AmqpPeer
 from tests.support.client import MemoryByteStream
 from tests.support.proxy import Cut
 from tests.support.server import AMQP, Harness, Peer, serving
+from tests.world import machine as machines
 from tests.world.machine import Machine
 
 _AWAY = (0.01, 0.5, 8)  # seconds until a server is started again
@@ -50,6 +51,8 @@ class Box:
         lines: to it.
         refusals: why servers did not start, with nothing wrong about their disk.
         is_over: no server is started any more.
+        left: is called when nothing of a server counts any more.
+        may_refuse: says whether something else may keep a server from starting.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class Box:
         self.lines: list[Line | MemoryByteStream] = []
         self.refusals: list[str] = []
         self.is_over = False
+        self.left: Callable[[], None] = lambda: None
+        self.may_refuse: Callable[[], bool] = lambda: False
         self._chance = chance
         self._now_ms = now_ms
         self._began = began
@@ -73,6 +78,7 @@ class Box:
 
     async def live(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start servers, one after the other."""
+        machines.here.set(self.machine)
         is_first = True
         while not self.is_over:
             with trio.CancelScope() as self._life:
@@ -86,12 +92,14 @@ class Box:
                         if is_first:
                             task_status.started()
                             is_first = False
-                        await trio.sleep_forever()
+                        try:
+                            await trio.sleep_forever()
+                        finally:
+                            self.server = None
                 except StartError as error:
                     is_fine = num_refused == self.machine.num_refused
-                    if is_fine and data == self.machine.data:
+                    if is_fine and data == self.machine.data and not self.may_refuse():
                         self.refusals.append(str(error))
-            self.server = None
             behind, self._behind = self._behind, None
             if behind is not None:
                 behind()
@@ -163,6 +171,10 @@ class Box:
         """The power fails."""
         return self._vanish(self.machine.cut_power)
 
+    def wipe(self) -> bool:
+        """The machine is lost; the next server starts on an empty one."""
+        return self._vanish(self.machine.wipe)
+
     def _vanish(self, leave: Callable[[], None]) -> bool:
         if self.server is None:
             return False
@@ -170,6 +182,7 @@ class Box:
         for line in self.lines:
             line.kill()
         self.lines.clear()
+        self.left()
         leave()
         self._life.cancel()
         return True

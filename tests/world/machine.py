@@ -12,6 +12,7 @@ import errno
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import accumulate
 from os.path import basename, dirname, isfile, join
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 from segments import disk as segments_disk
 from segments.errors import FLUSH, StorageError
 from tests.crash.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
+
+here: ContextVar["Machine | None"] = ContextVar("the machine of this task", default=None)
 
 _REFUSALS = {"full": errno.ENOSPC, "broken": errno.EIO}
 
@@ -92,6 +95,18 @@ class Machine:
         self._record = RecordingDisk(tree)
         self._learn_nodes()
 
+    def wipe(self) -> None:
+        """It is lost, with all that it had: this is another one."""
+        self._leave()
+        self.data.mkdir()
+        self.num_boots += 1
+        self._record, self._nodes = RecordingDisk(), {}
+
+    @property
+    def left(self) -> Path:
+        """The folder that it had before."""
+        return self._folder / f"data-{self._num_lives - 1}"
+
     def _leave(self) -> Path:
         before = self.data
         self._num_lives += 1
@@ -135,11 +150,13 @@ class Machine:
                     ("create", "make_folder", "remove", "remove_folder", "rename"),
                 ),
                 (segments_disk.OsDisk, ("sync_folder", "boot")),
+                (Path, ("rename",)),
             )
             for name in names
         }
         for (kind, name), original in kept.items():
             setattr(kind, name, getattr(self, f"_{name}")(original))
+        Path.rename = self._rename_folder(kept[Path, "rename"])  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -267,13 +284,24 @@ class Machine:
         def rename(disk: Any, old: str, new: str) -> None:
             self._step(new)
             original(disk, old, new)
-            source, target = self._place(old), self._place(new)
-            if source is None or target is None or self._node_of(source) is None:
-                return
-            folders = self._folder_of(dirname(source)), self._folder_of(dirname(target))
-            self._record.do(Move(folders[0], basename(source), folders[1], basename(target)))
+            self._note_move(old, new)
 
         return rename
+
+    def _rename_folder(self, original: Any) -> Any:
+        def rename(folder: Path, new: Path) -> Path:
+            moved: Path = original(folder, new)
+            self._note_move(str(folder), str(new))
+            return moved
+
+        return rename
+
+    def _note_move(self, old: str, new: str) -> None:
+        source, target = self._place(old), self._place(new)
+        if source is None or target is None or self._node_of(source) is None:
+            return
+        folders = self._folder_of(dirname(source)), self._folder_of(dirname(target))
+        self._record.do(Move(folders[0], basename(source), folders[1], basename(target)))
 
     def _sync_folder(self, original: Any) -> Any:
         def sync_folder(disk: Any, folder: str) -> None:
@@ -287,8 +315,11 @@ class Machine:
 
         return sync_folder
 
-    def _boot(self, _original: Any) -> Any:
-        return lambda _disk: f"boot-{self.num_boots}"
+    def _boot(self, original: Any) -> Any:
+        def boot(disk: Any) -> str:
+            return f"boot-{self.num_boots}" if here.get() is self else original(disk)
+
+        return boot
 
 
 def _nothing() -> None:

@@ -196,6 +196,7 @@ class Messages:
         wants: Callable[[Sent], bool],
         *,
         keeps_itself: bool = False,
+        uri: str = "",
         **selection: Any,
     ) -> None:
         """Read all messages that are wanted, until the last one of the world."""
@@ -231,10 +232,12 @@ class Messages:
                     if chance.random() < 0.02:
                         await trio.sleep(chance.choice((0.05, 0.5)))
 
-        await self._world.repeat(name, work)
+        await self._world.repeat(name, work, uri=uri)
 
     async def _ask_for_stored(self, client: Client, name: str) -> None:
         stored = await client.query_offset(STREAM, name)
+        if client.is_read_only:
+            return  # it counts until that server ends
         self._witness.stored.setdefault(name, []).append((trio.current_time(), stored))
 
     async def follow_amqp(self, name: str, wants: Callable[[Sent], bool], **arguments: Any) -> None:

@@ -17,9 +17,10 @@ from random import Random
 from typing import NamedTuple
 
 from tests.world.messages import Messages
+from tests.world.tier import Tier
 from tests.world.world import Fault, World
 
-PARTS = {"messages": Messages}
+PARTS = {"messages": Messages, "tier": Tier}
 
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _MOST_KEPT = 500  # worlds that are worth a change

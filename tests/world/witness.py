@@ -108,6 +108,9 @@ class Witness:
         stored_at_end: what it said last; None is nothing.
         figures: what it said of the stream in the end, by name.
         log: what is in the stream in the end, in order.
+        uploaded: messages that a machine which is lost does not take with it.
+        elsewhere: what was seen of the stream on servers that were replaced.
+        left: offsets that such a server alone had, from one to before another.
         faults: what did not hold and was noticed on the way.
     """
 
@@ -127,6 +130,9 @@ class Witness:
     stored_at_end: dict[str, int | None] = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     log: list[Seen] = field(default_factory=list)
+    uploaded: set[Sent] = field(default_factory=set)
+    elsewhere: list[Seen] = field(default_factory=list)
+    left: list[tuple[int, int]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def confirm(self, messages: list[Sent], now: float) -> None:
@@ -150,9 +156,22 @@ class Witness:
         now, self.killed_at = min(now, self.killed_at), _NEVER
         last = now - (_LAST_SECOND if self.flushes == "interval" else _NEVER)
         safe = {sent for sent, at in self.confirmed.items() if at <= last}
-        self.lost |= self.sent.keys() - safe
+        self.lost |= self.sent.keys() - safe - self.uploaded
         for name, told in self.stored.items():
             self.stored[name] = [(at, offset) for at, offset in told if at <= last]
+
+    def lose_machine(self, first: int, following: int) -> None:
+        """From now on, what the store did not have may be missing; and what it has may be back."""
+        everybody = [seen for follower in self.followers.values() for seen in follower.seen]
+        stored = {seen.message for seen in everybody if seen.offset < following}
+        self.lost |= self.sent.keys() - stored - self.uploaded
+        self.begin = min(self.begin, first)
+        self.killed_at = _NEVER
+        self.stored.clear()
+
+    def was_left(self, offset: int) -> bool:
+        """A machine that is lost may have given it out, and the store had not got it."""
+        return any(first <= offset < following for first, following in self.left)
 
     def judge(self) -> list[str]:
         """What did not hold; empty when everything did."""
@@ -214,6 +233,7 @@ def _an_offset_means_one_message(told: Witness) -> Iterator[str]:
     """durability.md: "P4: The offset of a message … is never given to another message"."""
     meant: dict[int, Sent] = {}
     everybody = {"the stream": told.log} | {n: f.seen for n, f in told.followers.items()}
+    everybody |= {"an old server": told.elsewhere}
     everybody |= {"a search": [seen for found in told.found for seen in found.results]}
     for who, seen in everybody.items():
         for offset, message in seen:
@@ -259,7 +279,7 @@ def _what_was_seen_stays(told: Witness) -> Iterator[str]:
     there = set(told.log)
     for name, follower in told.followers.items():
         for seen in follower.seen:
-            if seen.offset >= told.asked and seen not in there:
+            if seen.offset >= told.asked and seen not in there and not told.was_left(seen.offset):
                 yield f"{name} saw {seen.message} at {seen.offset}, and it is gone"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
+import outcome
 import trio
 from anyio.abc import ByteStream
 from trio.testing import MockClock
@@ -103,6 +104,10 @@ class World:
         events: what has happened, for those who look for the cause of a fault.
         pairs: kinds of events that have followed each other.
         skew_ms: that the clock on the wall is wrong.
+        nursery: for what goes on beside programs and harms, until the world's end.
+        began: is called with each server, before anybody can reach it.
+        request_seconds: how long a request to the store is on its way.
+        parts: those before the one that asks.
     """
 
     def __init__(
@@ -122,6 +127,10 @@ class World:
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms = 0
+        self.nursery: trio.Nursery
+        self.began: list[Callable[[Harness], None]] = []
+        self.request_seconds: Callable[[], float] = lambda: 0
+        self.parts: list[Part] = []
         self.chance = Random(f"{seed}/settings")
         flush = self.chance.choice(("always", "interval", "os"))
         self.witness = Witness(flush)
@@ -132,10 +141,11 @@ class World:
         self._lateness = 0.0
         self._waiting: set[str] = set()  # programs that have not ended
         self._delays = Random(f"{seed}/delays")
-        self._parts = [make(self) for make in parts]
-        self._programs = {n: work for part in self._parts for n, work in part.programs().items()}
+        for make in parts:
+            self.parts.append(make(self))
+        self._programs = {n: work for part in self.parts for n, work in part.programs().items()}
         self._harms = self._own_harms()
-        self._harms |= {n: harm for part in self._parts for n, harm in part.harms().items()}
+        self._harms |= {n: harm for part in self.parts for n, harm in part.harms().items()}
         choice = Random(f"{seed}/choice")
         if only is not None:
             self.only = [name for name in self._programs if name in set(only)]
@@ -199,12 +209,12 @@ class World:
 
     async def _run(self) -> None:
         with trio.move_on_after(_LONGEST) as limit:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self.box.live)
-                for part in self._parts:
+            async with trio.open_nursery() as self.nursery:
+                await self.nursery.start(self.box.live)
+                for part in self.parts:
                     await part.prepare()
                 await self._act()
-                for part in self._parts:
+                for part in self.parts:
                     await part.settle()
                 for box in self.boxes.values():
                     box.end()
@@ -225,7 +235,7 @@ class World:
             self.is_ending = True
             for box in self.boxes.values():
                 box.machine.disarm()
-            for part in self._parts:
+            for part in self.parts:
                 nursery.start_soon(self._do, "the end", part.finish)
 
     async def _do(self, name: str, work: Program) -> None:
@@ -235,6 +245,8 @@ class World:
 
     def _began(self, server: Harness) -> None:
         server.server.broker._resources.keys.worker.make = self._make  # type: ignore[method-assign]
+        for began in self.began:
+            began(server)
 
     async def _reach(self, endpoint: Endpoint) -> ByteStream:
         await trio.lowlevel.checkpoint()
@@ -243,12 +255,29 @@ class World:
     async def in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
         """What `threads.in_thread` is in the world."""
         await trio.lowlevel.checkpoint()
+        if threads._limiter.get() is not None:
+            return await self._beside(work, *arguments)
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
             await trio.sleep(self._lateness or self._delays.choice(_DELAYS))
             try:
                 return work_beside(work, *arguments)
             finally:
                 await trio.sleep(self._lateness or self._delays.choice(_DELAYS))
+
+    async def _beside(self, work: Callable[..., Any], *arguments: object) -> Any:
+        """The same for a thread that is left alone by who is cancelled: a request to the store."""
+        done = trio.Event()
+        result: list[outcome.Outcome[Any]] = []
+
+        async def ask() -> None:
+            await trio.sleep(self.request_seconds())
+            result.append(outcome.capture(work_beside, work, *arguments))
+            await trio.sleep(self.request_seconds())
+            done.set()
+
+        self.nursery.start_soon(ask)  # in the context of who asks
+        await done.wait()
+        return result[0].unwrap()
 
     async def _make(self, job: KeyJob) -> Answer:
         """What the process that makes key tables does."""

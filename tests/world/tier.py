@@ -1,0 +1,540 @@
+"""The tier: an object store, a server that only reads, machines that are lost, and old ones.
+
+The server of the world has a tier whose segments, local limits and cache are tiny. Beside it is one
+that only reads, with clients of its own. The store fails in all its ways. Now and then the machine
+is lost and a new one restored from the store; the old one may go on, or be started again.
+"""
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import trio
+
+from clients import Client, Message, NoOffset, StreamError
+from segments.store import stores
+from segments.store.object_store import ObjectStore
+from tests.support.server import Harness
+from tests.world.box import Box
+from tests.world.messages import SQL, STREAM, Messages, has, message_of, seen_of
+from tests.world.store import Line, Trouble, WorldStore, read_cluster
+from tests.world.witness import Sent, parse
+from tests.world.witness_tier import FENCED_SECONDS, Read, Taken, TierWitness
+from tests.world.world import Program, World
+
+LIVES = "t"  # a stream that is deleted and made again
+_READER, _OLD = "reader", "old"
+_READER_URI, _OLD_URI = (f"rabbitmq-stream://guest:guest@{name}:5552/" for name in (_READER, _OLD))
+_FAILS = (0.1, 0.4)  # of requests
+_LATE = (0.0, 0.01, 0.5, 5.0)
+_TROUBLES = (
+    *(Trouble(refused=rate) for rate in _FAILS),
+    *(Trouble(unanswered=rate) for rate in _FAILS),
+    *(Trouble(conflict=rate) for rate in _FAILS),
+    *(Trouble(cut=rate) for rate in _FAILS),
+    Trouble(seconds=_LATE),
+    Trouble(0.1, 0.1, 0.1, 0.1, _LATE),
+)
+_LASTS = (0.1, 1, 5, 40)  # seconds that something is wrong with the store
+_MISSING = (0.1, 1, 10)  # seconds: objects that are missing for half a minute are lost
+_OLD_LIVES = (1, 10, 80)  # seconds that an old server goes on
+_CACHES = (0, 3_000, 1 << 20)
+_PATIENCE = 150.0  # seconds that the tier may take for what must come to an end
+_LOCAL = ("0", "0", "3000", "1000000")
+
+
+class Tier:
+    """A part of the world: see above."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        chance = world.chance_of("tier")
+        self.store = WorldStore(world.chance_of("store"), world.now_ms)
+        self.told = TierWitness(world.witness)
+        self._chance = chance
+        self._settings: dict[str, Any] = {
+            "tier_roll_seconds": chance.choice((1, 4, 20)),
+            "tier_delete_delay_seconds": chance.choice((0, 0, 3)),
+        }
+        self._lines: dict[str, list[Line]] = {"": [], _READER: [], _OLD: []}
+        self._has_reader = chance.random() < 0.7
+        self._replaced_at: float | None = None  # when another machine took over
+        self._old_life = 0
+        self._messages = next((part for part in world.parts if isinstance(part, Messages)), None)
+        self._life, self._gone, self._cut = 0, set[int](), dict[int, int]()
+        for name in self._lines:
+            box = world.boxes[name] if name in world.boxes else world.add_box(name)
+            box.settings |= self._settings | {"tier": f"s3://bucket/{name or 'main'}"}
+            box.left = partial(self._cut_lines, name)
+            box.may_refuse = partial(self._may_refuse, box)
+        world.boxes[_READER].settings["read_only"] = True
+        world.began.append(self._began)
+        world.request_seconds = self.store.delay
+        world.contexts.append(self._opening())
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Servers that start in this block find the store."""
+        opened, stores.open_store = stores.open_store, self._open
+        try:
+            yield
+        finally:
+            stores.open_store = opened
+
+    def _open(self, url: str, _endpoint: str = "") -> ObjectStore:
+        name = url.rpartition("/")[2].replace("main", "")
+        wrote = {"": self._wrote, _READER: self._reader_wrote, _OLD: self._old_wrote}
+        line: Any = Line(self.store, wrote[name])
+        self._lines[name].append(line)
+        return line  # type: ignore[no-any-return]
+
+    def _cut_lines(self, name: str) -> None:
+        if not name and self._world.witness.flushes != "always":
+            self.told.offset = None  # it may be lost with the power, on this machine
+        for line in self._lines[name]:
+            line.is_cut = True
+        self._lines[name].clear()
+
+    def _may_refuse(self, box: Box) -> bool:
+        """The store was away when it was needed for a start."""
+        is_needed = box.settings.keys() & {"restore", "read_only"}
+        is_troubled = trio.current_time() - self.store.troubled_at < 2 * FENCED_SECONDS
+        return bool(is_needed) and (not self.store.is_calm or is_troubled)
+
+    def _began(self, server: Harness) -> None:
+        server.server.broker.fetcher.cache.max_bytes = self._chance.choice(_CACHES)
+        box = self._world.box
+        if server.data == box.machine.data and box.settings.pop("restore", False):
+            self._replaced_at = trio.current_time()
+            self._world.note("restored")
+            cluster, found = read_cluster(self.store.right), self.store.manifests().get(STREAM)
+            epoch = 0 if cluster is None else cluster["epoch"]
+            left = (0, epoch << 40) if found is None else (found.next, found.head["goes_on"])
+            self._world.witness.left.append(left)
+
+    # -- what is written into the store
+
+    def _wrote(self, name: str, key: str) -> None:
+        """Nothing to say of the server that has the tier; see WorldStore."""
+
+    def _reader_wrote(self, name: str, key: str) -> None:
+        self.told.written.append(f"{key} ({name})")
+
+    def _old_wrote(self, name: str, key: str) -> None:
+        """An old server may leave objects that nothing names, and remove what it had let go of."""
+        if self._replaced_at is None or self.store.objects is not self.store.right:
+            return
+        manifests = self.store.manifests().values()
+        counts = {"v1/cluster"} | {f"{one.folder}/manifest" for one in manifests}
+        if name != "delete" and key in counts:
+            self.told.changed.append(f"{key} ({name})")
+
+    # -- the part
+
+    async def prepare(self) -> None:
+        """Segments leave the disk soon, and the store knows which streams there are."""
+        world = self._world
+
+        async def work(client: Client) -> None:
+            if self._messages is not None:
+                await client.set_arguments(STREAM, {"stream-local-max-length-bytes": "0"})
+            await client.tier_report("tier.upload", seconds="60")
+
+        await world.repeat("prepare", work)
+        if self._has_reader:
+            world.nursery.start_soon(world.boxes[_READER].live)
+
+    def programs(self) -> dict[str, Program]:
+        found: dict[str, Program] = {"lives": self._live, "upload": self._upload}
+        found["read t"] = partial(self._read_lives, "read t", "")
+        if not self._has_reader:
+            return found
+        found["reader t"] = partial(self._read_lives, "reader t", _READER_URI)
+        found["refused"] = self._is_refused
+        if self._messages is not None:
+            follow = partial(self._messages.follow, uri=_READER_URI)
+            one, both = has(kind=1), has(kind=2, tone=1)
+            k1 = {"filter_values": ["k1"], "filter_value": "kind"}
+            found |= {
+                "reader all": partial(follow, "reader all", lambda _: True, keeps_itself=True),
+                "reader stored": partial(follow, "reader stored", lambda _: True),
+                "reader k1": partial(follow, "reader k1", one, keeps_itself=True, **k1),
+                "reader sql": partial(follow, "reader sql", both, sql=SQL),
+                "reader search": self._search,
+            }
+        return found
+
+    def harms(self) -> dict[str, Program]:
+        found: dict[str, Program] = {
+            "store trouble": self._trouble,
+            "store away": self._go_away,
+            "store unmounted": self._unmount,
+            "objects missing": self._hide,
+            "old listings": self._freeze,
+            "wipe": self._wipe,
+            "take over": self._take_over,
+            "no cache": self._remove_cache,
+            "tier settings": self._set,
+            "gc": self._collect,
+        }
+        if self._has_reader:
+            found |= {"kill reader": self._kill_reader, "reader: no cache": self._remove_its_cache}
+        return found
+
+    async def finish(self) -> None:
+        """The store answers, and no old server is left."""
+        self._calm()
+        self._world.boxes[_OLD].end()
+
+    # -- a stream that is deleted and made again
+
+    async def _live(self) -> None:
+        world, chance = self._world, self._world.chance_of("lives")
+        arguments = {
+            "stream-max-segment-size-bytes": chance.choice(("1500", "4000")),
+            "stream-chunk-max-records": "4",
+            "stream-local-max-length-bytes": "0",
+        }
+
+        async def work(client: Client) -> None:
+            await self._begin_life(client, arguments)
+            while not world.is_ending:
+                await self._publish_lives(client, chance)
+                if chance.random() < 0.2:
+                    await self._cut_life(client, chance)
+                if chance.random() < 0.2:
+                    await client.delete(LIVES)
+                    self._gone.add(self._life)
+                    await self._begin_life(client, arguments)
+
+        while not world.is_ending:
+            await world.attempt("lives", work)
+            await trio.sleep(chance.choice((0.1, 1)))
+
+    async def _begin_life(self, client: Client, arguments: dict[str, str]) -> None:
+        """Make it; one that is there may be of an earlier life, and goes."""
+        if await client.exists(LIVES):
+            await client.delete(LIVES)
+            self._gone.add(self._life)
+        self._life += 1
+        await client.create(LIVES, arguments=arguments)
+
+    async def _publish_lives(self, client: Client, chance: Random) -> None:
+        async with client.producer(LIVES, name="l") as producer:
+            first = producer.last_publishing_id + 1
+            for number in range(first, first + chance.choice((1, 5, 40))):
+                await producer.send(Message(str(Sent(f"l{self._life}", number)).encode()))
+            await producer.flush()
+        await trio.sleep(chance.choice((0, 0.3, 3)))
+
+    async def _cut_life(self, client: Client, chance: Random) -> None:
+        end = (await client.stats(LIVES))["committed_offset"] + 1
+        before = chance.randint(max(0, end - 60), max(0, end))
+        self._cut[self._life] = max(before, self._cut.get(self._life, 0))
+        await client.truncate(LIVES, before=before)
+
+    async def _read_lives(self, name: str, uri: str) -> None:
+        """Read all that there is of it, from its first message."""
+        world, chance = self._world, self._world.chance_of(name)
+
+        async def work(client: Client) -> None:
+            seen: list[tuple[int, int, int]] = []
+            gone = frozenset(self._gone) if not uri else frozenset[int]()
+            try:
+                async with client.consumer(LIVES, offset="first", until_end=True) as consumer:
+                    async for received in consumer:
+                        sent = parse(bytes(received.body))
+                        seen.append((received.offset, int(sent.who[1:]), sent.number))
+                        if chance.random() < 0.05:
+                            await trio.sleep(chance.choice((0.1, 3)))
+            finally:
+                self.told.reads.append(Read(seen, gone, self._cut))
+
+        while not world.is_ending:
+            await world.attempt(name, work, uri=uri, retry_seconds=0)
+            await trio.sleep(chance.choice((0.1, 1, 5)))
+
+    # -- programs
+
+    async def _upload(self) -> None:
+        """See that everything is in the tier, now and then; what was confirmed is safe then."""
+        world, chance = self._world, self._world.chance_of("upload")
+
+        async def work(client: Client) -> None:
+            while not world.is_ending:
+                await trio.sleep(chance.choice((0.5, 3, 8)))
+                confirmed = set(world.witness.confirmed) - world.witness.lost
+                offset = await self._store_offset(client) if self._messages is not None else None
+                await client.tier_report("tier.upload", seconds="20")
+                world.note("uploaded")
+                world.witness.uploaded |= confirmed
+                self.told.offset = offset or self.told.offset
+
+        await world.repeat("upload", work)
+
+    async def _store_offset(self, client: Client) -> int | None:
+        everybody = self._world.witness.followers.values()
+        seen = max((one.offset for follower in everybody for one in follower.seen), default=0)
+        end = (await client.stats(STREAM))["committed_offset"]
+        if not 0 < seen <= end:
+            return None
+        await client.set_offset(STREAM, "app", seen)
+        return seen
+
+    async def _search(self) -> None:
+        """A server that only reads finds what it has delivered."""
+        world, chance = self._world, self._world.chance_of("reader search")
+        follower = world.witness.followers.get("reader all")
+
+        async def work(client: Client) -> None:
+            while not world.is_ending:
+                await trio.sleep(chance.choice((0.4, 2)))
+                if follower is None or not follower.seen:
+                    continue
+                seen = chance.choice(follower.seen)
+                finding = client.find(STREAM, key=str(seen.message))
+                results = [seen_of(received) async for received in finding]
+                is_lost = seen.message in world.witness.lost or world.witness.asked
+                if finding.is_all and seen not in results and not is_lost:
+                    self.told.missed.append(f"{seen} was delivered, and found at {results}")
+
+        await world.repeat("reader search", work, uri=_READER_URI)
+
+    async def _is_refused(self) -> None:
+        """A server that only reads is asked for changes."""
+        world, chance = self._world, self._world.chance_of("refused")
+
+        async def publish(client: Client) -> None:
+            async with client.producer(STREAM) as producer:
+                await producer.send(message_of(Sent("refused", 1)))
+
+        changes: dict[str, Callable[[Client], Awaitable[object]]] = {
+            "create a stream": lambda client: client.create("refused"),
+            "delete a stream": lambda client: client.delete(LIVES),
+            "truncate a stream": lambda client: client.truncate(STREAM, before=1),
+            "change a stream": lambda c: c.set_arguments(STREAM, {"max-age": "1D"}),
+            "remove orphans": lambda c: c.tier_report("tier.gc", dry_run="false"),
+            "publish": publish,
+        }
+
+        async def work(client: Client) -> None:
+            if (told := client.server_properties).get("read_only") != "true":
+                self.told.untold.append(str(told))
+            while not world.is_ending:
+                await trio.sleep(chance.choice((1, 5)))
+                what = chance.choice(list(changes))
+                with suppress(StreamError):
+                    await changes[what](client)
+                    self.told.accepted.append(what)
+
+        await world.repeat("refused", work, uri=_READER_URI)
+
+    # -- what goes wrong with the store
+
+    def _for_a_while(self, seconds: float) -> None:
+        async def calm() -> None:
+            await trio.sleep(seconds)
+            self._calm()
+
+        self._world.nursery.start_soon(calm)
+
+    def _calm(self) -> None:
+        foreign = self.store.calm()
+        self.told.begun += sorted(key for key in foreign if key == "v1/cluster")
+
+    async def _trouble(self) -> None:
+        self.store.trouble = self._world.chance.choice(_TROUBLES)
+        self._for_a_while(self._world.chance.choice(_LASTS))
+
+    async def _go_away(self) -> None:
+        self.store.is_away = True
+        self._for_a_while(self._world.chance.choice(_LASTS))
+
+    async def _unmount(self) -> None:
+        if read_cluster(self.store.right) is not None:
+            self.store.unmount()
+            self._for_a_while(self._world.chance.choice(_LASTS))
+
+    async def _hide(self) -> None:
+        """Objects of segments are missing: some, or some of one kind."""
+        chance = self._world.chance
+        suffix = chance.choice((".segment", ".index", ".filter", ".keys", ".tracking", ""))
+        keys = [key for key in self.store.objects if suffix in key and chance.random() < 0.5]
+        keys = [key for key in keys if key.rpartition("/")[2].count(".") == 3]  # of segments
+        if self.store.objects is self.store.right:
+            self.store.hide(sorted(keys))
+            self._for_a_while(chance.choice(_MISSING))
+
+    async def _freeze(self) -> None:
+        if "restore" in self._world.box.settings:
+            return  # it has to see what there is
+        self.store.freeze_listings()
+        self._for_a_while(self._world.chance.choice(_LASTS))
+
+    # -- what goes wrong with machines
+
+    async def _wipe(self) -> None:
+        self._lose()
+
+    def _lose(self) -> Path | None:
+        """The machine is lost, if the store has anything of it; the folder that it had."""
+        world, box = self._world, self._world.box
+        offset = self.told.offset
+        if read_cluster(self.store.right) is None or not box.wipe():
+            return None
+        self.told.offset = offset
+        box.settings["restore"] = True
+        self.store.thaw_listings()
+        manifests = self.store.manifests()
+        self._gone.clear()
+        if self._messages is not None:
+            found = manifests.get(STREAM)
+            first, following = (0, 0) if found is None else (found.first, found.next)
+            world.witness.lose_machine(first, following)
+            named = [] if found is None else found.segments
+            self.told.restored += [(one["base"], one["next"]) for one in named]
+        return box.machine.left
+
+    async def _take_over(self) -> None:
+        """A new machine, and the old one goes on."""
+        old = self._world.boxes[_OLD]
+        if old.server is not None or old.is_over or self._world.is_ending:
+            return
+        left = self._lose()
+        if left is None:
+            return
+        self._old_life += 1
+        self._replaced_at = None
+        old.machine.wipe()
+        shutil.copytree(left, old.machine.data, dirs_exist_ok=True)
+        chance = Random(self._world.chance.random())
+        self._world.nursery.start_soon(self._go_on, old, self._old_life, chance)
+
+    async def _go_on(self, old: Box, number: int, chance: Random) -> None:
+        """The life of an old server."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(old.live)
+            nursery.start_soon(self._use_old, f"old {number}", chance)
+            with trio.move_on_after(chance.choice(_OLD_LIVES)):
+                while not old.is_over:
+                    await trio.sleep(0.5)
+            old.end()
+            nursery.cancel_scope.cancel()
+        old.is_over = self._world.is_ending
+
+    async def _use_old(self, who: str, chance: Random) -> None:
+        """Publish to it, and read from it: nothing of that is mixed up with the new one."""
+        witness, number = self._world.witness, 0
+
+        async def work(client: Client) -> None:
+            nonlocal number
+            async with client.producer(STREAM) as producer:
+                while True:
+                    number += 1
+                    sent = Sent(who, number)
+                    witness.sent[sent] = witness.sent.get(sent, trio.current_time())
+                    began = self._seconds_replaced()
+                    await producer.send(message_of(sent))
+                    await producer.flush()
+                    if began is not None:
+                        self.told.taken.append(Taken(began, f"{sent} was confirmed"))
+                    await trio.sleep(chance.choice((0.1, 2)))
+
+        async def read(client: Client) -> None:
+            async with client.consumer(STREAM, offset="first") as consumer:
+                async for received in consumer:
+                    witness.elsewhere.append(seen_of(received))
+
+        async with trio.open_nursery() as nursery:
+            for name, one in ((who, work), (f"{who} reads", read)):
+                if self._messages is not None:
+                    nursery.start_soon(partial(self._world.repeat, name, one, uri=_OLD_URI))
+
+    def _seconds_replaced(self) -> float | None:
+        """For how long another server has had the tier, and the store could say so."""
+        if self._replaced_at is None or not self.store.is_calm:
+            return None
+        return trio.current_time() - max(self._replaced_at, self.store.troubled_at)
+
+    async def _remove_cache(self) -> None:
+        shutil.rmtree(self._world.box.machine.data / "tier-cache", ignore_errors=True)
+
+    async def _kill_reader(self) -> None:
+        self._world.boxes[_READER].kill()
+
+    async def _remove_its_cache(self) -> None:
+        folder = self._world.boxes[_READER].machine.data
+        shutil.rmtree(folder / "tier-cache", ignore_errors=True)
+
+    # -- changes
+
+    async def _set(self) -> None:
+        chance = self._world.chance
+        name = chance.choice((STREAM, LIVES))
+        value = {"stream-local-max-length-bytes": chance.choice(_LOCAL)}
+        await self._world.attempt("set", lambda client: client.set_arguments(name, value))
+
+    async def _collect(self) -> None:
+        async def work(client: Client) -> None:
+            await client.tier_report("tier.gc", dry_run="false")
+
+        await self._world.attempt("gc", work, retry_seconds=0)
+
+    # -- the end
+
+    async def settle(self) -> None:
+        """Everything is to be in the tier; compare what is said with what is there."""
+        told = self.told
+        await self._within("the last upload", self._upload_all)
+        await self._within("the last reports", self._report)
+        if self._has_reader and self._messages is not None:
+            await self._within("the last look of a server that only reads", self._read_all)
+        told.unstored, told.removed = self.store.unstored, self.store.removed
+        told.objects = dict(self.store.objects)
+        self._world.witness.faults += told.judge()
+
+    async def _within(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        with trio.move_on_after(_PATIENCE) as limit:
+            await work()
+        if limit.cancelled_caught:
+            last = "; ".join(self._world.events[-3:])
+            self.told.hangs.append(f"{what} did not come to an end: {last}")
+
+    async def _upload_all(self) -> None:
+        async def work(client: Client) -> None:
+            await client.tier_report("tier.upload", seconds="60")
+
+        await self._world.repeat("last upload", work)
+
+    async def _report(self) -> None:
+        async def work(client: Client) -> None:
+            told = self.told
+            await client.tier_report("tier.gc", dry_run="false")
+            for name in self.store.manifests():
+                await client.stats(name)  # one that could not be restored is restored then
+                _, *faults = await client.tier_report("tier.verify", stream=name)
+                told.bad += [f"{one['key']}: {one['sentence']}" for one in faults]
+            told.status, *told.rows = await client.tier_report("tier.status")
+            if self._messages is not None:
+                with suppress(NoOffset):
+                    told.has_offset = await client.query_offset(STREAM, "app")
+
+        await trio.sleep(5)  # what is to be removed is
+        await self._world.repeat("last reports", work)
+
+    async def _read_all(self) -> None:
+        told = self.told
+
+        async def work(client: Client) -> None:
+            async with client.consumer(STREAM, offset="first", until_end=True) as consumer:
+                told.log = [seen_of(received) async for received in consumer]
+            status, *_ = await client.tier_report("tier.status")
+            told.looked = float(status["looked_seconds"] or 0)
+
+        while told.log is None or told.log != told.messages.log:
+            await self._world.repeat("reader: last look", work, uri=_READER_URI)
+            await trio.sleep(10)
