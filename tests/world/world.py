@@ -41,6 +41,8 @@ from tests.world.witness import Witness
 Program = Callable[[], Awaitable[None]]
 
 _DELAYS = (0, 0, 0, 0.001, 0.01, 0.1)  # seconds that work in a thread takes
+_LATE = (0.5, 3)  # the same when it is late, before and after
+_LATE_FLUSH_SECONDS = 20.0  # that a flush which has begun then may take
 _PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
 _MOST_FAULTS = 30
 _MOST_OPERATIONS = 80  # on the disk, until the machine fails at one
@@ -138,7 +140,7 @@ class World:
         self.box = self.add_box("")
         self.box.settings["flush"] = flush
         self._last = "begin"
-        self._lateness = 0.0
+        self._lateness, self._late_at, self._late_until = 0.0, 0.0, -_LATE_FLUSH_SECONDS
         self._waiting: set[str] = set()  # programs that have not ended
         self._delays = Random(f"{seed}/delays")
         for make in parts:
@@ -350,9 +352,15 @@ class World:
         self._lose_power()
 
     def _lose_power(self) -> None:
-        since = self.box.machine.broken_at
+        since = self._flushed_until()
         if self.box.cut_power():
-            self.witness.lose_power(trio.current_time() if since is None else since)
+            self.witness.lose_power(since)
+
+    def _flushed_until(self) -> float:
+        """When flushes began to take longer, or to fail; now, when they did not."""
+        now, broken_at = trio.current_time(), self.box.machine.broken_at
+        late_at = self._late_at if now < self._late_until + _LATE_FLUSH_SECONDS else now
+        return min(late_at, now if broken_at is None else broken_at)
 
     async def _cut_line(self) -> None:
         lines = [line for box in self.boxes.values() for line in box.lines]
@@ -405,8 +413,13 @@ class World:
 
     async def _be_late(self) -> None:
         """What asks the disk, or the store, waits long for its answer."""
-        self._lateness = self.chance.choice((0.5, 3))
-        await trio.sleep(self.chance.choice((1, 5)))
+        now = trio.current_time()
+        if now > self._late_until + _LATE_FLUSH_SECONDS:
+            self._late_at = now
+        self._lateness = self.chance.choice(_LATE)
+        seconds = self.chance.choice((1, 5))
+        self._late_until = max(self._late_until, now + seconds)
+        await trio.sleep(seconds)
         self._lateness = 0
 
     async def _stall(self) -> None:
