@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help help-all demo demo-tier test test-fast search fuzz churn world seek crashes kills tier-kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help help-all demo demo-tier test test-fast search fuzz churn world seek crashes kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 
 $(BIN)/python:
@@ -78,13 +78,7 @@ crashes: $(VENV)/.test #+ simulated crashes of recorded runs, each opened and ch
 kills: KILLS := 200
 kills: $(VENV)/.test #+ repeated kill -9 under load, about ten minutes; KILLS=200
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
-
-# STORE: file, or gofakes3 or versitygw after `make stores`. The seed that is printed chooses the same faults.
-tier-kills: SECONDS := 180
-tier-kills: STORE := file
-tier-kills: $(VENV)/.test #+ kill -9 of server and object store, machines lost and restored, each message compared; SECONDS=180, STORE=file
-	$(BIN)/python -m tests.broker.tier.paused
-	$(BIN)/python -m tests.crash.tier_kills --seconds $(SECONDS) --store $(STORE) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.crash.tier_kills --kills $(KILLS)
 
 test-fast: $(VENV)/.test #+ the test suite without the tests marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster and not sample"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from streamd.broker.streams.flusher import FlushMode
+from tests.crash import tier_kills
 from tests.crash.kills import kill_many
 
 
@@ -18,3 +19,14 @@ def test_what_was_confirmed_survives_kills(tmp_path: Path) -> None:
     finally:
         logging.disable(logging.NOTSET)
     assert "none that was confirmed was lost" in summary
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_server_with_a_tier_and_a_machine_that_is_lost(tmp_path: Path) -> None:
+    logging.disable(logging.CRITICAL)
+    try:
+        summary = tier_kills.kill_many(tmp_path, kills=3)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert "1 of a machine" in summary

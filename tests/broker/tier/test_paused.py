@@ -1,4 +1,4 @@
-"""Some of the requests at which a server can be paused; `make tier-kills` tries each."""
+"""Some of the requests at which a server can be paused; `paused.py` tries each."""
 
 from pathlib import Path
 
