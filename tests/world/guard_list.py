@@ -747,6 +747,63 @@ _SEARCHED = [
     ),
 ]
 
+# -- files that can be made again: M7
+
+_DERIVED = [
+    Guard(
+        "what an index says is compared with the chunks",
+        "readers",
+        "segments/chunk_search.py",
+        "return find(_Records(segment, index, file if segment.cold is None else None))",
+        "return find(_Records(segment, index, None))",
+    ),
+    Guard(
+        "an index is not trusted where it does not end with its segment",
+        "log",
+        _SCAN,
+        "        if found_end != end or not is_end:\n            return False\n",
+        "",
+    ),
+    Guard(
+        "a filter file is believed if its checksum is right",
+        "readers",
+        _FILTERS,
+        "        if _CRC.pack(crc32(view, crc32(fields))) != raw[_CRC_AT:_BODY]:\n",
+        "        if not raw:\n",
+    ),
+    Guard(
+        "a block of a key table is believed if its checksum is right",
+        "search",
+        "segments/keys/table.py",
+        "    if len(block) != KEY_BLOCK_SIZE or _CRC.pack(crc32(content, seed)) != "
+        "block[_CONTENT:]:\n",
+        "    if len(block) != KEY_BLOCK_SIZE:\n",
+    ),
+    Guard(
+        "a chunk that is searched reaches to the next that the index has",
+        "search",
+        "segments/search/span_reader.py",
+        "            if is_there and (table.is_sparse or self._reaches_to_the_next(header, "
+        "ordinal)):\n",
+        "            if is_there:\n",
+    ),
+    Guard(
+        "the chunk with which a search begins is the one that the index has",
+        "search",
+        _SEARCH,
+        "            if not table.is_certain:\n"
+        "                _confirm(segment, table, first, low)\n",
+        "",
+    ),
+    Guard(
+        "a key file that cannot be read is asked no more",
+        "search",
+        "segments/keys/index.py",
+        "                self.fault = str(error)\n            return None\n",
+        "                self.fault = str(error)\n            return Held({}, {})\n",
+    ),
+]
+
 # -- the client library
 
 _CLIENTS = [
@@ -1224,6 +1281,7 @@ GUARDS = [
     *_PUBLISHED,
     *_READ,
     *_SEARCHED,
+    *_DERIVED,
     *_CLIENTS,
     *_STORED,
     *_MANAGED,

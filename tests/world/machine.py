@@ -25,7 +25,8 @@ from tests.crash.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, Tre
 
 here: ContextVar["Machine | None"] = ContextVar("the machine of this task", default=None)
 
-_REFUSALS = {"full": errno.ENOSPC, "broken": errno.EIO}
+_REFUSALS = {"full": errno.ENOSPC, "few": errno.EMFILE, "broken": errno.EIO}
+_CREATED = ("open", "create")
 
 
 class Machine:
@@ -38,9 +39,9 @@ class Machine:
     Attributes:
         data: the server's folder.
         num_boots: how often it was started, from 1.
-        wrong: "" or what each write and sync is refused with: "full", "broken". A full disk takes
-            a part of what is written, perhaps; what a broken one has not synced is lost with the
-            power, whatever it says later.
+        wrong: "" or what each write and sync is refused with: "full", "broken"; with "few" only new
+            files are. A full disk takes a part of what is written, perhaps; what a broken one has
+            not synced is lost with the power, whatever it says later.
         num_refused: how many have been.
         broken_at: when that began, until the next server.
     """
@@ -77,6 +78,28 @@ class Machine:
             if begin is not None:
                 begin()
             self._due()
+
+    def rot(self, suffixes: tuple[str, ...]) -> str:
+        """A file with one of these endings is not what was written; its path, "" without one."""
+        found = sorted(path for path in self.data.rglob("*") if path.suffix in suffixes)
+        if not found:
+            return ""
+        path, content = self._chance.choice(found), bytearray()
+        match self._chance.randrange(4):
+            case 0:
+                path.unlink()
+                return str(path)
+            case 1:
+                content += self._chance.choice(found).read_bytes()
+            case 2:
+                content += path.read_bytes()
+                del content[self._chance.randint(0, len(content)) :]
+            case _:
+                content += path.read_bytes()
+                for at in self._chance.choices(range(len(content) or 1), k=3):
+                    content[at : at + 1] = self._chance.randbytes(1)
+        path.write_bytes(content)
+        return str(path)
 
     def kill(self) -> None:
         """The process ends: all that it has written is there."""
@@ -170,7 +193,8 @@ class Machine:
         return path[len(self._root) + 1 :]
 
     def _refuse(self, operation: str, path: str) -> None:
-        if self.wrong and self._place(path) is not None:
+        is_meant = self.wrong != "few" or operation in _CREATED
+        if self.wrong and is_meant and self._place(path) is not None:
             self.num_refused += 1
             number = _REFUSALS[self.wrong]
             raise StorageError(operation, path, OSError(number, errno.errorcode[number]))
@@ -306,7 +330,7 @@ class Machine:
     def _sync_folder(self, original: Any) -> Any:
         def sync_folder(disk: Any, folder: str) -> None:
             self._step(folder)
-            if self.wrong != "full":
+            if self.wrong == "broken":
                 self._refuse(FLUSH, folder)
             original(disk, folder)
             place = self._place(folder)

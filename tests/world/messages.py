@@ -32,6 +32,7 @@ _AFTER_A_RESTART = 1_000
 _MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
 _SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes; the last messages have fewer
 _ALL = 1 << 62
+_DERIVED = (".index", ".filter", ".keys")
 _WRONG = 0.01  # messages with a filter value that they do not have, where that is refused
 _EVERY, _SIZES = 50, {7: 300, 8: 300, 31: 6_000}  # of so many messages some have as many bytes
 
@@ -104,7 +105,7 @@ class Messages:
         }
 
     def harms(self) -> dict[str, Program]:
-        return {"truncate": self.truncate}
+        return {"truncate": self.truncate, "rot": self.rot}
 
     # -- programs
 
@@ -338,6 +339,10 @@ class Messages:
             witness.begin = max(witness.begin, first)
 
         await self._world.attempt("truncate", work)
+
+    async def rot(self) -> None:
+        """A file that can be made again is not what was written: nothing of it may be missed."""
+        self._world.note("rotten", self._world.box.machine.rot(_DERIVED))
 
     # -- the end
 

@@ -372,8 +372,11 @@ class World:
             self.chance.choice(list(self.scopes.values())).cancel()
 
     async def _fill(self) -> None:
-        self.box.machine.wrong = "full"
+        """There is no room, or none for other files; the power fails meanwhile, perhaps."""
+        self.box.machine.wrong = self.chance.choice(("full", "full", "few"))
         await trio.sleep(self.chance.choice((0.05, 1, 3)))
+        if self.chance.random() < 0.3:
+            self._lose_power()
         self.box.machine.wrong = ""
 
     async def _break(self) -> None:
