@@ -310,6 +310,19 @@ class TestWithoutCompareAndSet:
         assert store.objects == {}
 
 
+@pytest.mark.parametrize("name", ["create", "replace"])
+def test_a_write_that_was_sent_twice_says_nothing_of_the_store(name: str) -> None:
+    """Its first answer was lost: the store has done it, and refuses the second."""
+    for after in (False, True):
+        store = FakeStore()
+        store.conflict(name=name, after=after)
+        assert probe(store) == ""
+        assert store.objects == {}
+        store.conflict(name=name, after=after, times=-1)
+        assert "cannot write in fake://store: 409" in probe(store)
+        assert store.objects == {}
+
+
 @pytest.mark.parametrize("name", ["create", "replace", "get", "delete"])
 @pytest.mark.parametrize("error", [DeniedError("no"), TierError("away")])
 def test_a_probe_that_fails_says_why_and_leaves_nothing(name: str, error: TierError) -> None:
