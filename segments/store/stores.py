@@ -22,8 +22,6 @@ from segments.store.object_store import (
     UnsupportedError,
 )
 
-_PROBES = 3
-
 
 def open_store(url: str, endpoint: str = "") -> ObjectStore:
     """The store at an address; nothing is asked of it yet, but whether a folder is there.
@@ -54,41 +52,29 @@ def probe(store: ObjectStore) -> str:
     """Try whether a store can compare-and-set, without which two servers may undo each other's.
 
     Also whether one may write and delete there. It leaves nothing behind, unless it is cut off.
-    A write of ours that was sent twice, as its answer was lost, is refused by stores that can, too;
-    so a refusal counts when it comes each time.
 
     Returns:
         Empty, or one line that says what the store cannot do.
 
     Raises:
         DeniedError: it does not let us in.
-        TierError: it could not be reached, so nothing is known.
+        TierError: it could not be reached, or refused what it should have done, so nothing is
+            known: a write that was sent twice, as its answer was lost, is refused by stores that
+            can, too.
     """
-    told = ""
-    for _ in range(_PROBES):
-        key = f"probe-{uuid4().hex}"
-        is_refused = False
-        try:
-            told = _cannot_compare_and_set(store, key)
-        except ConflictError as error:
-            told, is_refused = str(error).replace(key, "a probe"), True
-        except TierError as error:
-            with suppress(TierError):
-                store.delete([key])
-            text = str(error).replace(key, "a probe")  # told once, not each time
-            raise type(error)(text) from error
-        store.delete([key])
-        if not is_refused:
-            break
+    key = f"probe-{uuid4().hex}"
+    try:
+        told = _cannot_compare_and_set(store, key)
+    except TierError as error:
+        with suppress(TierError):
+            store.delete([key])
+        raise type(error)(str(error).replace(key, "a probe")) from error  # told once, not each time
+    store.delete([key])
     return told and f"{store} cannot compare-and-set, so only one server may use it: {told}"
 
 
 def _cannot_compare_and_set(store: ObjectStore, key: str) -> str:
-    """Why not; empty if it can.
-
-    Raises:
-        ConflictError: it refused what it should have done.
-    """
+    """Why not; empty if it can."""
     try:
         first = store.create(key, b"1")
         if _is_done(lambda: store.create(key, b"2")):
