@@ -139,6 +139,7 @@ class Search:
         self._chance = Random(f"{seed}/search")
         self._seen: set[tuple[str, str]] = set()
         self._kept: list[Plan] = []
+        self._broken: set[str] = set()
 
     def go_on(self, count: int, seconds: float, jobs: int) -> None:
         """Run so many, or so long; print what failed."""
@@ -177,8 +178,15 @@ class Search:
                 self._kept.append(result.plan)
             if result.found:
                 self.num_failed += 1
-                print(as_test(shrink(result.plan)))
-                print("\n".join(f"  {fault[:300]}" for fault in result.found[:8]), flush=True)
+                self._tell(result)
+
+    def _tell(self, result: Result) -> None:
+        """What failed; one that breaks nothing new is not made smaller."""
+        broken = {_kind(fault) for fault in result.found}
+        is_new = not broken <= self._broken
+        self._broken |= broken
+        print(as_test(shrink(result.plan) if is_new else result.plan))
+        print("\n".join(f"  {fault[:300]}" for fault in result.found[:8]), flush=True)
 
 
 def as_test(plan: Plan) -> str:
