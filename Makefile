@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help help-all demo demo-tier test test-fast search fuzz churn world seek crashes kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help help-all demo demo-tier test test-fast search fuzz world crashes kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 
 $(BIN)/python:
@@ -51,23 +51,10 @@ fuzz: SECONDS := 60
 fuzz: $(VENV)/.test $(VENV)/.fuzz #+ search for inputs that break the server, guided by coverage; SECONDS=60, SEED=another
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(if $(SEED),--seed $(SEED))
 
-# Many clients at once on the same few names. The seed that is printed repeats what they ask for.
-churn: SECONDS := 60
-churn: CLIENTS := 12
-churn: STORE := file
-churn: $(VENV)/.test #+ many clients that create, use and delete the same things, each answer judged; SECONDS=60, CLIENTS=12
-	$(BIN)/python -m tests.churn --seconds $(SECONDS) --clients $(CLIENTS) --store $(STORE) $(if $(SEED),--seed $(SEED))
-
 # Everything in one process: what goes wrong is chosen by the seed, what was promised is judged.
 world: SECONDS := 60
 world: $(VENV)/.test ## a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power
 	$(BIN)/python -m tests.world.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
-
-# Searches, truncations and changes of keys while the server is killed every few seconds.
-seek: SECONDS := 60
-seek: KILL_SECONDS := 5
-seek: $(VENV)/.test #+ searches while streams are cut, deleted and changed and the server is killed, each answer judged; SECONDS=60
-	$(BIN)/python -m tests.churn.seeking --seconds $(SECONDS) --kill-seconds $(KILL_SECONDS) $(if $(SEED),--seed $(SEED))
 
 # States that a kill or a power failure can leave of a run; another SEED makes other runs.
 crashes: STATES := 30000

@@ -6,9 +6,11 @@ it had, where nobody looks; the next server starts from what the machine has kep
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
+import httpx
 import trio
 
 from clients import ConnectionLost
@@ -20,8 +22,16 @@ from tests.support.server import AMQP, Harness, Peer, serving
 from tests.world import machine as machines
 from tests.world.machine import Machine
 
+_READ_SECONDS = 6  # in which clients read what a server that ends has sent
 _AWAY = (0.01, 0.5, 8)  # seconds until a server is started again
 GONE = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class Breakable(Protocol):
+    """Somebody's connection."""
+
+    def kill(self) -> None:
+        """It breaks."""
 
 
 class Line:
@@ -29,9 +39,11 @@ class Line:
 
     def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
         self.stream = stream
+        self.is_killed = False
 
     def kill(self) -> None:
         """It breaks."""
+        self.is_killed = True
         self.stream.send_stream.close()
         self.stream.receive_stream.close()
 
@@ -50,6 +62,9 @@ class Box:
         server: the one that runs, None while there is none.
         lines: to it.
         refusals: why servers did not start, with nothing wrong about their disk.
+        num_stops: how often a server has ended in order.
+        was_wiped: what was on its disk is lost, but for what others have of it.
+        told_of_ends: is called when a server has ended, whichever way.
         is_over: no server is started any more.
         left: is called when nothing of a server counts any more.
         may_refuse: says whether something else may keep a server from starting.
@@ -65,11 +80,14 @@ class Box:
         self.machine = machine
         self.settings: dict[str, Any] = {"http_port": None}
         self.server: Harness | None = None
-        self.lines: list[Line | MemoryByteStream] = []
+        self.lines: list[Breakable] = []
         self.refusals: list[str] = []
+        self.told_of_ends: list[Callable[[], None]] = []
         self.is_over = False
         self.left: Callable[[], None] = lambda: None
         self.may_refuse: Callable[[], bool] = lambda: False
+        self.num_stops = 0
+        self.was_wiped = False
         self._chance = chance
         self._now_ms = now_ms
         self._began = began
@@ -79,6 +97,7 @@ class Box:
     async def live(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start servers, one after the other."""
         machines.here.set(self.machine)
+        self._context = copy_context()  # of all that the server does
         is_first = True
         while not self.is_over:
             with trio.CancelScope() as self._life:
@@ -100,6 +119,7 @@ class Box:
                     is_fine = num_refused == self.machine.num_refused
                     if is_fine and data == self.machine.data and not self.may_refuse():
                         self.refusals.append(str(error))
+            self._tell_of_end()
             behind, self._behind = self._behind, None
             if behind is not None:
                 behind()
@@ -113,7 +133,7 @@ class Box:
 
     # -- who reaches it
 
-    def dial(self, service: ServedProtocol) -> trio.StapledStream[Any, Any]:
+    def dial(self, service: ServedProtocol) -> Line:
         """A client's end of a new connection.
 
         Raises:
@@ -121,38 +141,54 @@ class Box:
         """
         if self.server is None:
             raise ConnectionLost("nobody is there")
-        stream = self.server.dial(service)
-        self.lines.append(Line(stream))
-        return stream
+        line = Line(self._context.run(self.server.dial, service))
+        self.lines.append(line)
+        return line
 
     def reach(self) -> MemoryByteStream:
         """The same for the client library."""
         if self.server is None:
             raise ConnectionLost("nobody is there")
-        line = MemoryByteStream(self.server.connect(), Cut())
+        line = MemoryByteStream(self._context.run(self.server.connect), Cut())
         self.lines.append(line)
         return line
+
+    def http(self) -> httpx.AsyncClient:
+        """The same for the HTTP API; the server works in the task that asks."""
+        if self.server is None:
+            raise ConnectionLost("nobody is there")
+        machines.here.set(self.machine)
+        transport = httpx.ASGITransport(self.server.server.http_app(), client=("127.0.0.1", 40_000))
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     @asynccontextmanager
     async def peer(self, **login: Any) -> AsyncIterator[Peer]:
         """A peer of the stream protocol that has logged in."""
-        peer = Peer(self.dial(STREAM))
+        line = self.dial(STREAM)
         try:
+            peer = Peer(line.stream)
             await peer.log_in(**login)
             yield peer
         finally:
-            Line(peer.stream).kill()
+            line.kill()
 
     @asynccontextmanager
     async def amqp(self, **login: Any) -> AsyncIterator[AmqpPeer]:
         """A peer of AMQP that has logged in and opened channel 1."""
-        peer = AmqpPeer(self.dial(AMQP))
+        line = self.dial(AMQP)
         try:
+            peer = AmqpPeer(line.stream)
             await peer.log_in(**login)
             await peer.open()
             yield peer
         finally:
-            Line(peer.stream).kill()
+            line.kill()
+
+    def line_of(self, peer: Peer) -> Line:
+        """The connection of a peer."""
+        return next(
+            one for one in self.lines if isinstance(one, Line) and one.stream is peer.stream
+        )
 
     # -- what goes wrong
 
@@ -160,6 +196,9 @@ class Box:
         """The server ends in order; `behind` is called when it has."""
         if self.server is not None:
             self.server, self._behind = None, behind
+            for line in self.lines:
+                if not isinstance(line, Line | MemoryByteStream):
+                    line.kill()  # a request over HTTP; the others hear it from the server
             self.lines.clear()
             self._life.cancel()
 
@@ -173,16 +212,36 @@ class Box:
 
     def wipe(self) -> bool:
         """The machine is lost; the next server starts on an empty one."""
+        self.was_wiped = True
         return self._vanish(self.machine.wipe)
 
     def _vanish(self, leave: Callable[[], None]) -> bool:
         if self.server is None:
             return False
         self.server = None
+        self._cut_all()
+        self.left()
+        leave()
+        self._tell_of_end()
+        self._life.cancel()
+        return True
+
+    async def drain(self) -> None:
+        """The same as at SIGTERM: connections get their answers before."""
+        server, self.server = self.server, None
+        if server is None:
+            return
+        self.num_stops += 1
+        await server.server.drain()
+        await trio.sleep(_READ_SECONDS)
+        self._cut_all()
+        self._life.cancel()
+
+    def _cut_all(self) -> None:
         for line in self.lines:
             line.kill()
         self.lines.clear()
-        self.left()
-        leave()
-        self._life.cancel()
-        return True
+
+    def _tell_of_end(self) -> None:
+        for tell in self.told_of_ends:
+            tell()

@@ -17,10 +17,11 @@ from random import Random
 from typing import NamedTuple
 
 from tests.world.messages import Messages
+from tests.world.people import People
 from tests.world.tier import Tier
 from tests.world.world import Fault, World
 
-PARTS = {"messages": Messages, "tier": Tier}
+PARTS = {"messages": Messages, "tier": Tier, "people": People}
 
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _MOST_KEPT = 500  # worlds that are worth a change

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.world.run import Plan, make
-from tests.world.witness import PROMISES, Follower, Found, Seen, Sent, Walk, Witness
+from tests.world.witness import PROMISES, Block, Follower, Found, Seen, Sent, Walk, Witness
 
 _A, _B, _C = (Sent("p", number) for number in range(3))
 
@@ -95,6 +95,14 @@ def _count_wrong(told: Witness) -> None:
     told.figures["messages"] = 4
 
 
+def _go_back(told: Witness) -> None:
+    told.blocks.append(Block("lone", [told.log[1], told.log[0]]))
+
+
+def _end_too_early(told: Witness) -> None:
+    told.unconfirmed.add(_C)
+
+
 _BREAKS = (
     _lose,
     _invent,
@@ -110,6 +118,8 @@ _BREAKS = (
     _forget,
     _count_wrong,
     _come_back,
+    _go_back,
+    _end_too_early,
 )
 
 

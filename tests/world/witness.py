@@ -5,7 +5,8 @@ stored, found, truncated) and in the end what is in the stream. Each promise of 
 that a client relies on is one checker, with the sentence that it holds; see `PROMISES`.
 """
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -55,6 +56,19 @@ class Follower:
     def begins(self, asked: int) -> None:
         """Its program is started, and asks for what stands at this offset or behind it."""
         self.runs.append((len(self.seen), asked))
+
+
+@dataclass
+class Block:
+    """What one consumer of the client library was given, as long as its program ran.
+
+    Attributes:
+        name: of the program.
+        seen: in order.
+    """
+
+    name: str
+    seen: list[Seen] = field(default_factory=list)
 
 
 @dataclass
@@ -112,6 +126,10 @@ class Witness:
         elsewhere: what was seen of the stream on servers that were replaced.
         left: offsets that such a server alone had, from one to before another.
         faults: what did not hold and was noticed on the way.
+        blocks: of consumers of the client library.
+        unconfirmed: messages that were not confirmed when the server ended in order.
+        others: what was told about other streams, by name.
+        judges: of what parts were told beside that.
     """
 
     flushes: str
@@ -134,6 +152,14 @@ class Witness:
     elsewhere: list[Seen] = field(default_factory=list)
     left: list[tuple[int, int]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    blocks: "list[Block]" = field(default_factory=list)
+    unconfirmed: set[Sent] = field(default_factory=set)
+    others: "dict[str, Witness]" = field(default_factory=dict)
+    judges: "list[Callable[[Witness], Iterable[str]]]" = field(default_factory=list)
+
+    def of_another(self, stream: str) -> "Witness":
+        """The witness of another stream."""
+        return self.others.setdefault(stream, Witness(self.flushes))
 
     def confirm(self, messages: list[Sent], now: float) -> None:
         """A client was told that these are stored, as all of them or as the last one."""
@@ -151,6 +177,8 @@ class Witness:
 
         When it was confirmed is only known where the program has waited for it.
         """
+        for other in self.others.values():
+            other.lose_power(now)
         if self.flushes == "always":
             return
         now, self.killed_at = min(now, self.killed_at), _NEVER
@@ -175,9 +203,11 @@ class Witness:
 
     def judge(self) -> list[str]:
         """What did not hold; empty when everything did."""
-        return self.faults + [
-            f"{name}: {fault}" for name, check in PROMISES.items() for fault in check(self)
-        ]
+        found = [f"{name}: {fault}" for name, check in PROMISES.items() for fault in check(self)]
+        found += [fault for judge in self.judges for fault in judge(self)]
+        for stream, other in self.others.items():
+            found += [f"{fault} (in {stream})" for fault in other.judge()]
+        return self.faults + found
 
 
 # -- the promises
@@ -344,6 +374,26 @@ def _what_is_truncated_stays_away(told: Witness) -> Iterator[str]:
         yield f"{message} stood behind all that was truncated, and is gone"
 
 
+def _a_consumer_goes_on_where_it_was(told: Witness) -> Iterator[str]:
+    """python-client.md: "consumers continue after the last message that they had"."""
+    for block in told.blocks:
+        offsets = [seen.offset for seen in block.seen]
+        for before, after in itertools.pairwise(offsets):
+            if after <= before:
+                yield f"{block.name} got {after} after {before}"
+        given = set(offsets)
+        for seen in told.log:
+            if given and min(given) < seen.offset < max(given) and seen.offset not in given:
+                yield f"{block.name} had no {seen.message} at {seen.offset} in between"
+
+
+def _what_is_stored_is_confirmed(told: Witness) -> Iterator[str]:
+    """operating.md: "what has arrived is stored and confirmed", when the server ends in order."""
+    for seen in told.log:
+        if seen.message in told.unconfirmed:
+            yield f"{seen.message} at {seen.offset} is there, and was not confirmed at the end"
+
+
 PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
     "nothing confirmed is lost": _nothing_confirmed_is_lost,
     "nothing is invented": _nothing_is_invented,
@@ -359,4 +409,6 @@ PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
     "what is stored stays": _what_is_stored_stays,
     "figures are true": _figures_are_true,
     "what is truncated stays away": _what_is_truncated_stays_away,
+    "a consumer goes on where it was": _a_consumer_goes_on_where_it_was,
+    "what is stored is confirmed": _what_is_stored_is_confirmed,
 }

@@ -105,6 +105,7 @@ class World:
         contexts: are entered before anything runs.
         events: what has happened, for those who look for the cause of a fault.
         pairs: kinds of events that have followed each other.
+        parts: of it.
         skew_ms: that the clock on the wall is wrong.
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
@@ -339,6 +340,8 @@ class World:
             "power twice": self._cut_power_twice,
             "late": self._be_late,
             "stall": self._stall,
+            "drain": self.box.drain,
+            "clock": self._set_clock,
         }
 
     async def _kill(self) -> None:
@@ -435,6 +438,11 @@ class World:
                 line.moves = event
         await trio.sleep(self.chance.choice((0.1, 1, 12)))
         event.set()
+
+    async def _set_clock(self) -> None:
+        """The clock on the wall is set: back, forward, or right again."""
+        hour = 3_600_000
+        self.skew_ms = self.chance.choice((0, -60_000, -hour, 5_000, hour, 300 * 24 * hour))
 
 
 class _Log(logging.Handler):

@@ -2,8 +2,9 @@
 
 Requests about the same things make one history. It is explained when every request can be given a
 moment between its sending and its answer so that, one after the other at these moments, a small
-state machine (models.py) would have given the same answers. A request whose connection was dropped
-has no answer: it may have been carried out at any moment since, or never.
+state machine (models.py) would have given the same answers. A request whose connection was lost
+has no answer: it may have been carried out at any moment since, as long as its server lives, or
+never.
 
 Source: Wing and Gong, Testing and Verifying Concurrent Objects; Lowe, Testing for Linearizability
 (the search is by answers in the order in which they came, which remembers sets of states).
@@ -15,18 +16,14 @@ from typing import Any, NamedTuple, Protocol
 
 _MOST_CASES = 30_000  # that are looked at for one answer
 _SHOWN = 14  # requests before one that cannot be explained
+_NEVER = 1 << 60
 
-LOST = "lost"  # the outcome of a request whose connection was dropped
-_HARMLESS = (
-    "same",
-    "exists",
-    "conflict",
-    "missing",
-    "none",
-)  # answers of requests that have no effect
-OK, NEW, SAME, EXISTS, CONFLICT, MISSING = "ok", "new", "same", "exists", "conflict", "missing"
-NONE = "none"  # there is a stream, without what was asked for
+# What a request comes to. Doors tell less: an answer of AMQP means one of several.
+OK, NEW, SAME, CONFLICT, MISSING, NONE = "ok", "new", "same", "conflict", "missing", "none"
+_HARMLESS = frozenset((SAME, CONFLICT, MISSING, NONE))  # what has no effect
 Outcome = Hashable
+Answer = frozenset[Outcome]
+LOST: Answer = frozenset()
 State = Any
 
 
@@ -52,7 +49,7 @@ class Model(Protocol):
     reads: frozenset[str]
 
     def step(self, state: State, call: Call) -> Iterable[tuple[Outcome, State]]:
-        """What a call may be answered in a state, each with the state after it."""
+        """What a call may come to in a state, each with the state after it."""
 
 
 @dataclass(eq=False)
@@ -64,29 +61,18 @@ class Request:
         client: by whom.
         sent: its place among all events.
         answered: the same for the answer; for a lost one, when it can have no effect any more.
-        outcome: the answer.
+        answer: what it may have come to.
     """
 
     call: Call
     client: str
     sent: int
-    answered: int = 1 << 60
-    outcome: Outcome = LOST
+    answered: int = _NEVER
+    answer: Answer = LOST
 
     def __str__(self) -> str:
-        return f"{self.sent}-{self.answered} {self.client}: {self.call} -> {self.outcome}"
-
-
-class Verdict(NamedTuple):
-    """The result for one history.
-
-    Attributes:
-        fault: what cannot be explained; empty when everything can.
-        is_decided: False when there were too many cases to look at.
-    """
-
-    fault: str = ""
-    is_decided: bool = True
+        outcomes = " or ".join(sorted(map(str, self.answer))) or "lost"
+        return f"{self.sent}-{self.answered} {self.client}: {self.call} -> {outcomes}"
 
 
 class History:
@@ -101,7 +87,7 @@ class History:
     def __init__(self, name: str, model: Model, tick: Callable[[], int]) -> None:
         self.name = name
         self.requests: list[Request] = []
-        self._model = model
+        self.model = model
         self._tick = tick
 
     def begin(self, call: Call, client: str) -> Request:
@@ -110,17 +96,25 @@ class History:
         self.requests.append(request)
         return request
 
-    def end(self, request: Request, outcome: Outcome) -> None:
-        """It was answered."""
-        request.answered, request.outcome = self._tick(), outcome
+    def end(self, request: Request, answer: Answer) -> None:
+        """It was answered, or it is known to have no effect any more."""
+        if request.answered == _NEVER:
+            request.answered, request.answer = self._tick(), answer
 
-    def expire(self, request: Request) -> None:
-        """It was lost, and long enough ago to have no effect any more."""
-        request.answered = self._tick()
+    def end_all(self, call: Call | None = None) -> None:
+        """The server is no more: what is not answered has no effect from now on.
 
-    def judge(self) -> Verdict:
-        """Whether all answers can be explained."""
-        return _Search(self.name, self._model, self.requests).run()
+        Args:
+            call: what that does to the things.
+        """
+        for request in self.requests:
+            self.end(request, LOST)
+        if call is not None:
+            self.end(self.begin(call, "the world"), frozenset((OK,)))
+
+    def judge(self) -> str:
+        """What cannot be explained; empty where everything can, or there are too many cases."""
+        return _Search(self.name, self.model, self.requests).run()
 
 
 class _Case(NamedTuple):
@@ -168,13 +162,13 @@ class _TooMany(Exception):
 class _Search:
     def __init__(self, name: str, model: Model, requests: list[Request]) -> None:
         self._name = name
-        self._model = model
+        self.model = model
         self._requests = requests
         self._waiting: list[Request] = []  # those that end first come first
         self._known: dict[tuple[State, Call], Sequence[tuple[Outcome, State]]] = {}
         self._cases = [_Case(model.initial, frozenset(), frozenset())]
 
-    def run(self) -> Verdict:
+    def run(self) -> str:
         events = [(request.sent, True, request) for request in self._requests]
         events += [(request.answered, False, request) for request in self._requests]
         for _, is_sent, request in sorted(events, key=lambda event: event[0]):
@@ -186,25 +180,23 @@ class _Search:
             try:
                 self._answer(request)
             except _TooMany:
-                return Verdict(is_decided=False)
+                return ""
             if not self._cases:
-                return Verdict(self._sentence(request, before))
+                return self._sentence(request, before)
             self._waiting.remove(request)
-        return Verdict()
+        return ""
 
     def _answer(self, request: Request) -> None:
         found, seen = _Cases(), _Cases()
-        if request.outcome == LOST:
-            for state, done, lost in self._cases:
-                found.add(_Case(state, done, lost - {request}))
-            self._cases = found.all()
-            return
         todo, count = list(self._cases), 0
         while todo:
             case = self._settled(todo.pop())
-            if request in case.done:
+            if request.answer == LOST:
+                found.add(case._replace(lost=case.lost - {request}))
+            elif request in case.done:
                 found.add(case._replace(done=case.done - {request}))
-            elif seen.add(case):
+                continue
+            if seen.add(case):
                 todo += self._next(case)
                 count += 1
                 if count > _MOST_CASES:
@@ -216,9 +208,13 @@ class _Search:
         harmless = {
             request
             for request in self._waiting
-            if request not in case.done
-            and (request.outcome in _HARMLESS or request.call.kind in self._model.reads)
-            and (request.outcome, case.state) in self._steps(case.state, request.call)
+            if request.answer
+            and request not in case.done
+            and (request.answer <= _HARMLESS or request.call.kind in self.model.reads)
+            and any(
+                outcome in request.answer and state == case.state
+                for outcome, state in self._steps(case.state, request.call)
+            )
         }
         return case._replace(done=case.done | harmless) if harmless else case
 
@@ -226,7 +222,7 @@ class _Search:
         state, done, lost = case
         tried: set[Call] = set()  # of equal ones, the one that ends first is as good as any
         for request in self._waiting:
-            if request.outcome == LOST:
+            if request.answer == LOST:
                 if request in lost or request.call in tried:
                     continue
                 tried.add(request.call)
@@ -235,13 +231,13 @@ class _Search:
                         yield _Case(after, done, lost | {request})
             elif request not in done:
                 for outcome, after in self._steps(state, request.call):
-                    if outcome == request.outcome:
+                    if outcome in request.answer:
                         yield _Case(after, done | {request}, lost)
 
     def _steps(self, state: State, call: Call) -> Sequence[tuple[Outcome, State]]:
         key = state, call
         if key not in self._known:
-            self._known[key] = tuple(self._model.step(state, call))
+            self._known[key] = tuple(self.model.step(state, call))
         return self._known[key]
 
     def _sentence(self, request: Request, before: Iterable[_Case]) -> str:

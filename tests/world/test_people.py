@@ -1,0 +1,84 @@
+"""Worlds of people, and that what is broken there is noticed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.server import Harness
+from tests.world.agreement import disagreements
+from tests.world.history import NEW, Call
+from tests.world.people import People
+from tests.world.rights import Deed, Rights, Span
+from tests.world.run import Plan, make
+from tests.world.witness import Seen, Sent, Witness
+
+
+@pytest.mark.parametrize(("seed", "parts"), [(1, ("people",)), (2, ("messages", "people"))])
+def test_worlds(tmp_path: Path, seed: int, parts: tuple[str, ...]) -> None:
+    world = make(Plan(seed, parts), tmp_path)
+    assert world.run() == [], world.events
+    (people,) = (part for part in world.parts if isinstance(part, People))
+    people.histories["d0"].end(people.histories["d0"].begin(Call("create", ("age",)), "x"), _NEW)
+    people.histories["d0"].end(people.histories["d0"].begin(Call("create", ("age",)), "x"), _NEW)
+    assert people.judge()[0].startswith("every answer is explained")
+
+
+_NEW = frozenset((NEW,))
+
+
+def _rights() -> Rights:
+    """A right that was there from 10 to 20, away from 22 to 30, and there again."""
+    told = Rights()
+    told.given["read"] = [Span(10, 20), Span(32, 1 << 60)]
+    told.taken["read"] = [Span(22, 30)]
+    told.deeds = [
+        Deed("reads", ("read",), sent, answered, is_done=is_done)
+        for sent, answered, is_done in (
+            *((11, 12, True), (19, 23, True), (23, 24, False), (29, 33, True), (33, 34, True)),
+            *((21, 29, True), (19, 21, False), (31, 33, False)),
+        )
+    ]
+    return told
+
+
+def test_what_rights_allow() -> None:
+    assert list(_rights().judge()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda r: r.deeds.append(Deed("x", ("read",), 23, 24, is_done=True)), "nobody does"),
+        (lambda r: r.deeds.append(Deed("x", ("read",), 12, 13, is_done=False)), "what is given"),
+        (lambda r: r.grown.append("3 messages"), "no rest is stored"),
+    ],
+)
+def test_what_they_do_not(change: Callable[[Rights], None], fault: str) -> None:
+    told = _rights()
+    change(told)
+    assert [found for found in told.judge() if found.startswith(fault)]
+
+
+async def test_all_agrees(server: Harness) -> None:
+    peer = await server.peer()
+    await peer.create("s")
+    await peer.declare("s")
+    await peer.store([b"x"])
+    found = disagreements(server)
+    assert found
+    assert {one.partition(":")[0] for one in found} == {"nothing is left of clients"}
+    server.server.broker.catalog._catalog.apply(lambda c: c.remove_streams("/", ["s"]))  # type: ignore[list-item, arg-type]
+    assert any("agree: not on streams" in one for one in disagreements(server))
+
+
+def test_what_is_told_of_other_streams_counts() -> None:
+    told = Witness("always")
+    other = told.of_another("sales")
+    other.sent[Sent("p", 1)] = 0
+    other.confirm([Sent("p", 1)], 0)
+    assert told.judge() == [
+        "nothing confirmed is lost: p:1 was confirmed and is not there (in sales)"
+    ]
+    other.log.append(Seen(0, Sent("p", 1)))
+    assert told.judge() == []
