@@ -27,6 +27,7 @@ from tests.world.witness_tier import FENCED_SECONDS, Read, Taken, TierWitness
 from tests.world.world import Program, World
 
 LIVES = "t"  # a stream that is deleted and made again
+_ALL_BYTES = "1000000000"
 _READER, _OLD = "reader", "old"
 _READER_URI, _OLD_URI = (f"rabbitmq-stream://guest:guest@{name}:5552/" for name in (_READER, _OLD))
 _FAILS = (0.1, 0.4)  # of requests
@@ -141,7 +142,9 @@ class Tier:
 
         async def work(client: Client) -> None:
             if self._messages is not None:
-                await client.set_arguments(STREAM, {"stream-local-max-length-bytes": "0"})
+                # What limits would remove before it is stored, no reader ever sees.
+                limits = {"stream-local-max-length-bytes": "0", "max-length-bytes": _ALL_BYTES}
+                await client.set_arguments(STREAM, limits)
             await client.tier_report("tier.upload", seconds="60")
 
         await world.repeat("prepare", work)
