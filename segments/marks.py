@@ -12,6 +12,7 @@ tier-ID     the store has something of it, so that there has to be a copy of its
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -23,6 +24,7 @@ AHEAD = "ahead-"
 RESTORED = "restored"  # in the place of BOOT: all that there was is what a store has
 STORED = "tier-"
 _NUMBER_DIGITS, _NUMBERS = 16, 1 << 63
+_making, _last_ms = threading.Lock(), 0
 _HEX = re.compile(r"[0-9a-f]+")
 
 
@@ -49,8 +51,14 @@ def restored_in(boot: str) -> int:
 
 
 def new_life() -> str:
-    """16 hexadecimal digits: the time in ms and a random number, so that later ones are greater."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(2).hex()}"
+    """16 hexadecimal digits: the time in ms and a random number, so that later ones are greater.
+
+    Those of a process are, also within a millisecond, and when the clock is set back.
+    """
+    global _last_ms  # noqa: PLW0603 - lives are made in several threads
+    with _making:
+        _last_ms = max(_last_ms + 1, time.time_ns() // 1_000_000)
+        return f"{_last_ms:012x}{os.urandom(2).hex()}"
 
 
 def life_number(life: str) -> int | None:

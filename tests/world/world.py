@@ -7,7 +7,9 @@ hide where everything happens at once. The witness judges what everybody was tol
 
 import itertools
 import logging
+import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -22,6 +24,7 @@ from trio.testing import MockClock
 import clients.connection
 from clients import Client, StreamError, connect
 from clients.uri import Endpoint
+from segments import marks
 from segments.derived import key_schedule
 from segments.derived.key_files import KeyJob, make_table
 from segments.derived.key_worker import Answer
@@ -175,6 +178,9 @@ class World:
         """The clock on the wall."""
         return 1_700_000_000_000 + round(trio.current_time() * 1000) + self.skew_ms
 
+    def _time_ns(self) -> int:
+        return self.now_ms() * 1_000_000 if trio.lowlevel.in_trio_run() else 0
+
     def note(self, kind: str, text: str = "") -> None:
         """Something has happened."""
         self.events.append(f"{trio.current_time():.3f} {kind} {text}")
@@ -188,6 +194,9 @@ class World:
         trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
         trio._core._run._r.seed(self.seed)  # type: ignore[attr-defined]
         random.seed(self.seed)
+        urandom, os.urandom = os.urandom, Random(self.seed).randbytes
+        time_ns, time.time_ns = time.time_ns, self._time_ns
+        marks._last_ms = 0
         servers._ports = itertools.count(40_000)
         limits = key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES
         key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = 20_000, 1
@@ -204,7 +213,7 @@ class World:
             self.witness.faults.append(f"the world ended: {_leaves(group)}")
         finally:
             root.removeHandler(log)
-            clients.connection._connect = reach
+            clients.connection._connect, os.urandom, time.time_ns = reach, urandom, time_ns
             key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = limits
         for box in self.boxes.values():
             self.witness.faults += [f"a server did not start: {why}" for why in box.refusals]
