@@ -10,13 +10,14 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 import outcome
+import pytest
 import trio
 from anyio.abc import ByteStream
 from trio.testing import MockClock
@@ -31,7 +32,8 @@ from segments.derived.key_worker import Answer
 from segments.disk import OsDisk
 from segments.errors import StorageError
 from segments.store.object_store import TierError
-from streamd.net import threads
+from streamd.connections.watch import LoopClock
+from streamd.net import threads, turns
 from tests.support import server as servers
 from tests.support.client import MemoryByteStream
 from tests.support.server import Harness, simulated
@@ -194,30 +196,37 @@ class World:
         trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
         trio._core._run._r.seed(self.seed)  # type: ignore[attr-defined]
         random.seed(self.seed)
-        urandom, os.urandom = os.urandom, Random(self.seed).randbytes
-        time_ns, time.time_ns = time.time_ns, self._time_ns
-        marks._last_ms = 0
-        servers._ports = itertools.count(40_000)
-        limits = key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES
-        key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = 20_000, 1
         log, root = _Log(self), logging.getLogger()
-        reach, clients.connection._connect = clients.connection._connect, self._reach
         root.addHandler(log)
         try:
             with ExitStack() as stack:
-                for context in [*self.contexts, simulated()]:
+                for context in [*self.contexts, simulated(), self._own_clocks()]:
                     stack.enter_context(context)
-                threads.in_thread = self.in_thread
                 trio.run(self._run, clock=MockClock(autojump_threshold=0))
         except BaseExceptionGroup as group:
             self.witness.faults.append(f"the world ended: {_leaves(group)}")
         finally:
             root.removeHandler(log)
-            clients.connection._connect, os.urandom, time.time_ns = reach, urandom, time_ns
-            key_schedule.SPARE_BYTES, key_schedule.FEW_BYTES = limits
         for box in self.boxes.values():
             self.witness.faults += [f"a server did not start: {why}" for why in box.refusals]
         return self.witness.judge()
+
+    @contextmanager
+    def _own_clocks(self) -> Iterator[None]:
+        """In this block nothing is real: no clock, no chance, no thread, no way to a server."""
+        elapsed = itertools.accumulate(_turns(Random(f"{self.seed}/turns")))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "urandom", Random(self.seed).randbytes)
+            patch.setattr(time, "time_ns", self._time_ns)
+            patch.setattr(turns, "perf_counter", lambda: next(elapsed))
+            patch.setattr(LoopClock.__init__, "__defaults__", (lambda: 0.0, lambda: 0.0))
+            patch.setattr(marks, "_last_ms", 0)
+            patch.setattr(servers, "_ports", itertools.count(40_000))
+            patch.setattr(threads, "in_thread", self.in_thread)
+            patch.setattr(clients.connection, "_connect", self._reach)
+            patch.setattr(key_schedule, "SPARE_BYTES", 20_000)
+            patch.setattr(key_schedule, "FEW_BYTES", 1)
+            yield
 
     async def _run(self) -> None:
         with trio.move_on_after(_LONGEST) as limit:
@@ -466,6 +475,12 @@ class _Log(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, _EXPECTED):
             self._world.witness.faults.append(f"the log: {record.getMessage()}: {error!r}")
+
+
+def _turns(chance: Random) -> Iterator[float]:
+    """How long steps take, of those who let others have their turn after a while."""
+    while True:
+        yield chance.choice((0, 0, 0, 1))
 
 
 def _some(names: list[str], chance: Random) -> list[str]:
