@@ -299,8 +299,9 @@ class Consumers:
             self._context.rights.require(Right.READ, name)
             check_reference(command.reference)
             async with self._context.readable(name) as (stream, log):
-                await stream.settled()  # an offset in an answer is as safe as a confirmed message
-                found = log.journal.tracking.offset(command.reference.encode())
+                # An offset in an answer is as safe as a confirmed message, on a full disk, too.
+                await stream.settled()
+                found = log.journal.tracking.written_offset(command.reference.encode())
             offset, code = found, ResponseCode.NO_OFFSET if found is None else OK
         except Refused as refused:
             code = code_of(refused)

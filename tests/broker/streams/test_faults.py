@@ -14,6 +14,7 @@ from segments import FIRST, Log, LogPolicy, at_time
 from segments.disk import OsDisk, OsFile
 from segments.errors import StorageError, read_error
 from streamd.broker.streams.flusher import Flusher, FlushMode
+from streamd.broker.streams.open_log import FULL_DISK_SECONDS
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.config import Config
 from streamd.net import threads
@@ -123,6 +124,25 @@ async def test_a_full_disk_holds_one_stream_up(tmp_path: Path, faults: Faults, f
         faults.clear()
         confirm = await peer.expect(c.PublishConfirm)
         assert (confirm.publisher_id, confirm.publishing_ids) == (1, (2,))
+
+
+async def test_what_is_told_of_a_stored_offset_is_on_a_full_disk(
+    tmp_path: Path, faults: Faults
+) -> None:
+    """Otherwise the consumer would go on behind it, and know nothing of it after a crash."""
+    async with harness(tmp_path, flush="always") as server:
+        peer = await two_streams(server)
+        await peer.send(c.StoreOffset("app", BAD, 0))
+        assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 0
+        faults.set("write", errno.ENOSPC)
+        await peer.send(c.StoreOffset("app", BAD, 1), c.StoreOffset("app", BAD, 2))
+        await peer.send(c.StoreOffset("new", BAD, 1))
+        assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 0
+        assert await peer.code(c.QueryOffset, "new", BAD) == ResponseCode.NO_OFFSET
+        faults.clear()
+        await trio.sleep(FULL_DISK_SECONDS + 0.1)
+        assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 2
+        assert (await peer.ask(c.QueryOffset, "new", BAD)).offset == 1
 
 
 @pytest.mark.parametrize("flush", ["os", "interval", "always"])
