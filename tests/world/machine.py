@@ -56,22 +56,28 @@ class Machine:
         self.wrong = ""
         self.num_refused = 0
         self.broken_at: float | None = None
-        self._left, self._due = 0, _nothing
+        self._left, self._due, self._counts_writes = 0, _nothing, True
         self.data = folder / f"data-{self._num_lives}"
         self._root = str(self.data)
         self.data.mkdir()
 
-    def arm(self, number: int, due: Callable[[], Any]) -> None:
-        """Call `due` just before the operation of that number, which may have been begun."""
-        self._left, self._due = number, due
+    def arm(self, number: int, due: Callable[[], Any], *, counts_writes: bool) -> None:
+        """Call `due` just before the operation of that number, which may have been begun.
+
+        Those that bring something to the device are counted, or all.
+        """
+        self._left, self._due, self._counts_writes = number, due, counts_writes
 
     def disarm(self) -> None:
         """Do not, if it has not happened yet."""
         self._left = 0
 
-    def _step(self, path: str, begin: Callable[[], Any] | None = None) -> None:
+    def _step(
+        self, path: str, begin: Callable[[], Any] | None = None, *, is_sync: bool = False
+    ) -> None:
         """An operation comes; `begin` does a part of it."""
-        if not self._left or self._place(path) is None:
+        is_counted = is_sync or self._counts_writes
+        if not self._left or not is_counted or self._place(path) is None:
             return
         self._left -= 1
         if not self._left:
@@ -236,7 +242,7 @@ class Machine:
 
     def _sync(self, original: Any) -> Any:
         def sync(file: Any) -> None:
-            self._step(file.path)
+            self._step(file.path, is_sync=True)
             node = self._node(file)
             if self.wrong == "broken":
                 if node is not None:
@@ -306,7 +312,7 @@ class Machine:
 
     def _rename(self, original: Any) -> Any:
         def rename(disk: Any, old: str, new: str) -> None:
-            self._step(new)
+            self._step(new, is_sync=True)
             original(disk, old, new)
             self._note_move(old, new)
 
@@ -329,7 +335,7 @@ class Machine:
 
     def _sync_folder(self, original: Any) -> Any:
         def sync_folder(disk: Any, folder: str) -> None:
-            self._step(folder)
+            self._step(folder, is_sync=True)
             if self.wrong == "broken":
                 self._refuse(FLUSH, folder)
             original(disk, folder)

@@ -50,7 +50,7 @@ _LATE = (0.5, 3)  # the same when it is late, before and after
 _LATE_FLUSH_SECONDS = 20.0  # that a flush which has begun then may take
 _PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
 _MOST_FAULTS = 30
-_MOST_OPERATIONS = 80  # on the disk, until the machine fails at one
+_MOST_OPERATIONS, _MOST_SYNCS = 80, 12  # on the disk, until the machine fails at one
 _LONGEST = 600  # seconds until everything must have ended
 _RETRY_SECONDS = 30
 _EXPECTED = (StorageError, TierError)  # what a server may tell of its disk and its store
@@ -424,16 +424,23 @@ class World:
 
     async def _kill_at(self) -> None:
         """At some operation on the disk."""
-        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self._end_process)
+        self._arm(self._end_process)
 
     async def _cut_power_at(self) -> None:
-        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), self._lose_power)
+        self._arm(self._lose_power)
 
     async def _cut_power_twice(self) -> None:
         """Again when the server has just begun to put its files in order."""
         self._lose_power()
-        again = self.chance.choice((self._lose_power, self._end_process))
-        self.box.machine.arm(self.chance.randint(1, _MOST_OPERATIONS), again)
+        self._arm(self.chance.choice((self._lose_power, self._end_process)))
+
+    def _arm(self, due: Callable[[], None]) -> None:
+        if self.chance.random() < 0.5:
+            number = self.chance.randint(1, _MOST_OPERATIONS)
+            self.box.machine.arm(number, due, counts_writes=True)
+        else:
+            number = self.chance.randint(1, _MOST_SYNCS)
+            self.box.machine.arm(number, due, counts_writes=False)
 
     async def _be_late(self) -> None:
         """What asks the disk, or the store, waits long for its answer."""
