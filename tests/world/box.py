@@ -24,6 +24,7 @@ from tests.world.machine import Machine
 
 _READ_SECONDS = 6  # in which clients read what a server that ends has sent
 _AWAY = (0.01, 0.5, 8)  # seconds until a server is started again
+_LOOKS, _BACK = 0.1, (0, 0.5, 2)  # seconds until clients are back
 GONE = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -125,6 +126,13 @@ class Box:
                 behind()
             if not self.is_over:
                 await trio.sleep(self._chance.choice(_AWAY))
+
+    async def comes_up(self) -> None:
+        """Return when there is a server, and who was connected is so again, perhaps."""
+        if self.server is None:
+            while self.server is None:
+                await trio.sleep(_LOOKS)
+            await trio.sleep(self._chance.choice(_BACK))
 
     def end(self) -> None:
         """No server any more."""

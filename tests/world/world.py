@@ -50,6 +50,7 @@ _LATE = (0.5, 3)  # the same when it is late, before and after
 _LATE_FLUSH_SECONDS = 20.0  # that a flush which has begun then may take
 _PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
 _MOST_FAULTS = 30
+_ALIVE = 5  # of so many faults all but one wait for a server that they can meet
 _MOST_OPERATIONS, _MOST_SYNCS = 80, 12  # on the disk, until the machine fails at one
 _LONGEST = 600  # seconds until everything must have ended
 _RETRY_SECONDS = 30
@@ -140,7 +141,7 @@ class World:
         self.request_seconds: Callable[[], float] = lambda: 0
         self.parts: list[Part] = []
         self.chance = Random(f"{seed}/settings")
-        flush = self.chance.choice(("always", "interval", "os"))
+        flush = self.chance.choice(("always", "always", "interval", "os"))
         self.witness = Witness(flush)
         self.boxes: dict[str, Box] = {}
         self.box = self.add_box("")
@@ -248,6 +249,8 @@ class World:
             for name in self.only:
                 nursery.start_soon(self._do, name, self._programs[name])
             for fault in self.faults:
+                if fault.seed % _ALIVE:
+                    await self.box.comes_up()
                 await trio.sleep(fault.after)
                 self.note(f"[{fault.name}]")
                 self.chance = Random(fault.seed)
@@ -394,16 +397,32 @@ class World:
 
     async def _fill(self) -> None:
         """There is no room, or none for other files; the power fails meanwhile, perhaps."""
-        self.box.machine.wrong = self.chance.choice(("full", "full", "few"))
+        self._go_wrong(self.chance.choice(("full", "full", "few")))
         await trio.sleep(self.chance.choice((0.05, 1, 3)))
-        if self.chance.random() < 0.3:
+        self.box.machine.disarm()
+        if self.box.machine.wrong and self.chance.random() < 0.3:
             self._lose_power()
         self.box.machine.wrong = ""
 
+    def _go_wrong(self, how: str) -> None:
+        """See `Machine.wrong`: at once, or from some operation on."""
+        machine = self.box.machine
+
+        def begin() -> None:
+            machine.wrong = how
+            if how == "broken":
+                machine.broken_at = trio.current_time()
+
+        if self.chance.random() < 0.5:
+            begin()
+        else:
+            self._arm(begin)
+
     async def _break(self) -> None:
         """What fails to reach the device: its server takes nothing more until it starts again."""
-        self.box.machine.wrong, self.box.machine.broken_at = "broken", trio.current_time()
+        self._go_wrong("broken")
         await trio.sleep(self.chance.choice((0.05, 1)))
+        self.box.machine.disarm()
         self.box.machine.wrong = ""
         if self.chance.random() < 0.5:  # it works again, and there is nobody who knows
             await trio.sleep(self.chance.choice((0.05, 1, 3)))
