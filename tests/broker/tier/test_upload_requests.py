@@ -17,6 +17,7 @@ from tests.broker.tier.support import (
     A_FRAME,
     manifest_of,
     manifests,
+    opening,
     orphans,
     passes,
     publish,
@@ -26,7 +27,7 @@ from tests.broker.tier.support import (
 from tests.broker.tier.test_fight import take_over
 from tests.broker.tier.test_upload import SEGMENT, a_stream, has_all
 from tests.support.fake_store import Call, FakeStore, late_answers
-from tests.support.server import Harness
+from tests.support.server import Harness, serving, simulated
 
 HOST = Name("/")
 
@@ -70,6 +71,18 @@ async def test_the_segment_that_grows_is_stored_as_well(tmp_path: Path) -> None:
         sent = sum(one.num_bytes for one in found.streams)
         assert found.num_bytes == sent > store.size("put_file") - before > 0
         assert is_left_alone(server)
+
+
+async def test_the_segment_that_grows_is_stored_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    store, skew_ms = FakeStore(), 0
+    now_ms = lambda: 1_700_000_000_000 + round(trio.current_time() * 1_000) + skew_ms  # noqa: E731
+    tier = {"tier": "s3://bucket/tier"}
+    with simulated(), opening(store):
+        async with serving(tmp_path, now_ms, **tier) as server:
+            await publish(await a_stream(server), 0, 1)
+            skew_ms = -1_800_000
+            await upload(server, seconds=5)
+            has_all(store, "s", A_FRAME)
 
 
 async def test_what_is_stored_costs_no_object(tmp_path: Path) -> None:
