@@ -96,7 +96,8 @@ class WorldStore(FakeStore):
     Attributes:
         trouble: what happens now.
         is_away: nothing is answered.
-        right: what it has, also while the mount is missing.
+        right: what it has, also while the mount is missing, or another one.
+        past: what it had when servers began, the oldest first.
         troubled_at: when something was wrong with it last.
         unstored: objects that a manifest named before they were there.
         removed: objects that were removed while a manifest named them.
@@ -107,10 +108,12 @@ class WorldStore(FakeStore):
         self.trouble = Trouble()
         self.is_away = False
         self.right = self.objects
+        self.past: list[Objects] = []
         self.troubled_at = -1e9
         self.unstored: list[str] = []
         self.removed: list[str] = []
         self._hidden: Objects = {}
+        self._owner: Kept | None = None
         self._astray: set[str] = set()  # what was written into an empty place
         self._chance = chance
         self._clock = now_ms
@@ -135,14 +138,15 @@ class WorldStore(FakeStore):
         """They are as of now again."""
         self._stale = None
 
-    def unmount(self) -> None:
-        """The place is empty, until it is calm."""
-        self.objects = {}
+    def mount(self, another: Objects) -> None:
+        """Another place is mounted, until it is calm; perhaps an empty one."""
+        self.objects, self._owner = another, another.get(CLUSTER)
 
-    def calm(self) -> Objects:
-        """Nothing is wrong any more; what was put into an empty place."""
-        foreign = {} if self.objects is self.right else self.objects
-        self._astray |= foreign.keys()
+    def calm(self) -> bool:
+        """Nothing is wrong any more; whether nobody has taken a place that is not the right one."""
+        is_fine = self.objects is self.right or self.objects.get(CLUSTER) is self._owner
+        if self.objects is not self.right:
+            self._astray |= self.objects.keys()
         self.objects = self.right
         for key, kept in self._hidden.items():
             self.right.setdefault(key, kept)
@@ -150,7 +154,7 @@ class WorldStore(FakeStore):
         self.heal()
         self.trouble, self.is_away = Trouble(), False
         self.troubled_at = trio.current_time()
-        return foreign
+        return is_fine
 
     def delay(self) -> float:
         """How long a request is on its way."""

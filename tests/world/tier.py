@@ -17,15 +17,18 @@ import trio
 
 from clients import Client, Message, NoOffset, StreamError
 from segments.store import stores
+from segments.store.cluster import Cluster, encode_cluster
 from segments.store.object_store import ObjectStore
+from tests.support.fake_store import Kept
 from tests.support.server import Harness
 from tests.world.box import Box
 from tests.world.messages import SQL, STREAM, Messages, has, message_of, seen_of
-from tests.world.store import Line, Trouble, WorldStore, read_cluster
+from tests.world.store import CLUSTER, Line, Objects, Trouble, WorldStore, read_cluster
 from tests.world.witness import Sent, parse
 from tests.world.witness_tier import FENCED_SECONDS, Read, Taken, TierWitness
 from tests.world.world import Program, World
 
+_GROUP = "g"
 LIVES = "t"  # a stream that is deleted and made again
 _ALL_BYTES = "1000000000"
 _READER, _OLD = "reader", "old"
@@ -46,6 +49,14 @@ _OLD_LIVES = (1, 10, 80)  # seconds that an old server goes on
 _CACHES = (0, 3_000, 1 << 20)
 _PATIENCE = 150.0  # seconds that the tier may take for what must come to an end
 _LOCAL = ("0", "0", "3000", "1000000")
+
+
+_ANOTHER = Cluster(revision=9, epoch=99, writer="f" * 16, start="f" * 16, tier="f" * 16)
+
+
+def _epoch_of(objects: Objects) -> int:
+    cluster = read_cluster(objects)
+    return 0 if cluster is None else int(cluster["epoch"])
 
 
 class Tier:
@@ -109,6 +120,8 @@ class Tier:
     def _began(self, server: Harness) -> None:
         server.server.broker.fetcher.cache.max_bytes = self._chance.choice(_CACHES)
         box = self._world.box
+        if self.store.objects is self.store.right:
+            self.store.past.append(dict(self.store.right))
         if server.data == box.machine.data and box.settings.pop("restore", False):
             self._replaced_at = trio.current_time()
             self._world.note("restored")
@@ -130,7 +143,7 @@ class Tier:
         if self._replaced_at is None or self.store.objects is not self.store.right:
             return
         manifests = self.store.manifests().values()
-        counts = {"v1/cluster"} | {f"{one.folder}/manifest" for one in manifests}
+        counts = {CLUSTER} | {f"{one.folder}/manifest" for one in manifests}
         if name != "delete" and key in counts:
             self.told.changed.append(f"{key} ({name})")
 
@@ -145,6 +158,7 @@ class Tier:
                 # What limits would remove before it is stored, no reader ever sees.
                 limits = {"stream-local-max-length-bytes": "0", "max-length-bytes": _ALL_BYTES}
                 await client.set_arguments(STREAM, limits)
+                await client.register_selector(STREAM, _GROUP, sql=SQL)
             await client.tier_report("tier.upload", seconds="60")
 
         await world.repeat("prepare", work)
@@ -154,6 +168,9 @@ class Tier:
     def programs(self) -> dict[str, Program]:
         found: dict[str, Program] = {"lives": self._live, "upload": self._upload}
         found["read t"] = partial(self._read_lives, "read t", "")
+        if self._messages is not None:
+            both, group = has(kind=2, tone=1), partial(self._messages.follow, group=_GROUP)
+            found["group"] = partial(group, "group", both)
         if not self._has_reader:
             return found
         found["reader t"] = partial(self._read_lives, "reader t", _READER_URI)
@@ -167,6 +184,9 @@ class Tier:
                 "reader stored": partial(follow, "reader stored", lambda _: True),
                 "reader k1": partial(follow, "reader k1", one, keeps_itself=True, **k1),
                 "reader sql": partial(follow, "reader sql", both, sql=SQL),
+                "reader group": partial(
+                    follow, "reader group", both, keeps_itself=True, group=_GROUP
+                ),
                 "reader search": self._search,
             }
         return found
@@ -176,12 +196,14 @@ class Tier:
             "store trouble": self._trouble,
             "store away": self._go_away,
             "store unmounted": self._unmount,
+            "another store": self._mount_another,
             "objects missing": self._hide,
             "old listings": self._freeze,
             "wipe": self._wipe,
             "take over": self._take_over,
             "no cache": self._remove_cache,
             "tier settings": self._set,
+            "selector": self._change_selector,
             "gc": self._collect,
         }
         if self._has_reader:
@@ -192,6 +214,8 @@ class Tier:
         """The store answers, and no old server is left."""
         self._calm()
         self._world.boxes[_OLD].end()
+        if self._messages is not None:
+            await self._world.repeat("register", self._register)
 
     # -- a stream that is deleted and made again
 
@@ -346,8 +370,8 @@ class Tier:
         self._world.nursery.start_soon(calm)
 
     def _calm(self) -> None:
-        foreign = self.store.calm()
-        self.told.begun += sorted(key for key in foreign if key == "v1/cluster")
+        if not self.store.calm():
+            self.told.begun.append(CLUSTER)
 
     async def _trouble(self) -> None:
         self.store.trouble = self._world.chance.choice(_TROUBLES)
@@ -359,8 +383,23 @@ class Tier:
 
     async def _unmount(self) -> None:
         if read_cluster(self.store.right) is not None:
-            self.store.unmount()
+            self.store.mount({})
             self._for_a_while(self._world.chance.choice(_LASTS))
+
+    async def _mount_another(self) -> None:
+        """The place of another tier, or of this one as it was earlier.
+
+        Who has none yet takes what there is: a new machine, or a server that only reads.
+        """
+        store, chance, reader = self.store, self._world.chance, self._world.boxes[_READER]
+        if "restore" in self._world.box.settings or (self._has_reader and reader.server is None):
+            return
+        past = [one for one in store.past if _epoch_of(one) < _epoch_of(store.right)]
+        if past and chance.random() < 0.5:
+            store.mount(dict(chance.choice(past)))
+        else:
+            store.mount({CLUSTER: Kept(encode_cluster(_ANOTHER), "another", 0)})
+        self._for_a_while(chance.choice(_LASTS))
 
     async def _hide(self) -> None:
         """Objects of segments are missing: some, or some of one kind."""
@@ -387,7 +426,8 @@ class Tier:
         """The machine is lost, if the store has anything of it; the folder that it had."""
         world, box = self._world, self._world.box
         offset = self.told.offset
-        if read_cluster(self.store.right) is None or not box.wipe():
+        is_another = self.store.objects is not self.store.right and self.store.objects
+        if read_cluster(self.store.right) is None or is_another or not box.wipe():
             return None
         self.told.offset = offset
         box.settings["restore"] = True
@@ -467,7 +507,8 @@ class Tier:
         shutil.rmtree(self._world.box.machine.data / "tier-cache", ignore_errors=True)
 
     async def _kill_reader(self) -> None:
-        self._world.boxes[_READER].kill()
+        if not (self.store.objects and self.store.objects is not self.store.right):
+            self._world.boxes[_READER].kill()
 
     async def _remove_its_cache(self) -> None:
         folder = self._world.boxes[_READER].machine.data
@@ -480,6 +521,19 @@ class Tier:
         name = chance.choice((STREAM, LIVES))
         value = {"stream-local-max-length-bytes": chance.choice(_LOCAL)}
         await self._world.attempt("set", lambda client: client.set_arguments(name, value))
+
+    async def _change_selector(self) -> None:
+        """It is removed and registered again, if nobody uses it on that server."""
+
+        async def work(client: Client) -> None:
+            await client.unregister_selector(STREAM, _GROUP)
+            await trio.sleep(self._world.chance.choice((0, 0.5)))
+            await client.register_selector(STREAM, _GROUP, sql=SQL)
+
+        await self._world.attempt("selector", work, retry_seconds=0)
+
+    async def _register(self, client: Client) -> None:
+        await client.register_selector(STREAM, _GROUP, sql=SQL)
 
     async def _collect(self) -> None:
         async def work(client: Client) -> None:
