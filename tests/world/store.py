@@ -160,7 +160,7 @@ class WorldStore(FakeStore):
         """How long a request is on its way."""
         return self._chance.choice(self.trouble.seconds)
 
-    def meet(self, name: str) -> bool:
+    def meet(self, name: str, key: str) -> bool:
         """A request has come; whether its answer will be lost."""
         self.now_ms = self._clock()
         trouble, chance = self.trouble, self._chance
@@ -168,7 +168,8 @@ class WorldStore(FakeStore):
             self.troubled_at = trio.current_time()
         if self.is_away or chance.random() < trouble.refused:
             raise TierError(f"cannot reach {self}: the connection broke off")
-        if name in ("create", "replace") and chance.random() < trouble.conflict:
+        is_shared = name in ("create", "replace") and not key.startswith("probe-")
+        if is_shared and chance.random() < trouble.conflict:
             raise ConflictError(f"cannot write in {self}: 409")
         if name == "get_range" and chance.random() < trouble.cut:
             raise CutError(f"cannot read in {self}: the object ends before these bytes")
@@ -215,7 +216,7 @@ class Line:
         def call(*arguments: Any) -> Any:
             if self.is_cut:
                 raise TierError(f"cannot reach {self}: this server is no more")
-            is_lost = self._store.meet(name)
+            is_lost = self._store.meet(name, str(arguments[0]))
             found = getattr(self._store, name)(*arguments)
             if isinstance(found, Iterator):
                 found = iter(list(found))

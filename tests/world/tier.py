@@ -562,7 +562,13 @@ class Tier:
             self.told.hangs.append(f"{what} did not come to an end: {last}")
 
     async def _upload_all(self) -> None:
+        """With a last life of the stream that has many: what is left of earlier ones is to go."""
+
         async def work(client: Client) -> None:
+            if not await client.exists(LIVES):
+                await client.create(LIVES)
+            async with client.producer(LIVES) as producer:
+                await producer.send(Message(b"the last one"))
             await client.tier_report("tier.upload", seconds="60")
 
         await self._world.repeat("last upload", work)
