@@ -398,6 +398,7 @@ class Log:
 
     def _roll(self) -> None:
         """Seal the newest segment and start the next."""
+        self._writer.seal()
         writer = SegmentWriter.create(self._disk, self.folder, self.next_offset)
         self.flushing.rolled(self._writer, writer)
         self._rolled = self.written._replace(messages=self._rolled.messages)  # by offsets

@@ -568,6 +568,15 @@ class SegmentWriter:
         filters.extend(self._filters)
         self._filters = self.segment.filters = filters
 
+    def seal(self) -> None:
+        """See that nothing stands behind the last chunk, as nothing is appended any more.
+
+        Raises:
+            StorageError: what an append that failed has left cannot be cut off.
+        """
+        if self._has_rest:
+            self._cut_rest()
+
     def _cut_rest(self) -> None:
         try:
             self.file.truncate(self.size)

@@ -453,6 +453,24 @@ class TestRefusals:
         assert read_bodies(log) == [b"one", b"three"]
         assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"three"]
 
+    def test_and_before_its_segment_is_sealed(self) -> None:
+        """Nothing is appended to it any more; with what is left it would be a damaged one."""
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"one"])
+        disk.capacity = sum(len(i.content) for i in disk.files.values()) + 30
+        disk.failures, disk.errno = {"truncate": 2}, errno.ENOSPC
+        for attempt in (lambda: append(log, [b"two"]), log.seal):
+            with pytest.raises(StorageError):
+                attempt()
+        disk.capacity = None
+        assert log.seal()
+        assert append(log, [b"three"]) == 1
+        log = Log.open("s", disk=disk)
+        assert read_bodies(log) == [b"one", b"three"]
+        assert not log.report.steps
+        assert not any(segment.damage for segment in log.segments.shown)
+
     @pytest.mark.parametrize("operation", ["create", "write"])
     def test_a_roll_that_fails_can_be_tried_again(self, operation: str) -> None:
         disk = FaultyDisk()
