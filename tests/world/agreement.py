@@ -6,11 +6,18 @@ from streamd.broker.catalog.catalog import Catalog
 from tests.support.server import Harness
 
 
-def disagreements(server: Harness) -> list[str]:
-    """One sentence for each, of a server that nobody is connected to."""
+def disagreements(server: Harness, *, is_quiet: bool = True) -> list[str]:
+    """One sentence for each.
+
+    Args:
+        server: in no change of its catalog.
+        is_quiet: nobody is connected, and nothing goes on in the background.
+    """
     broker = server.server.broker
     kept, known = _catalogued(broker.catalog._catalog), _remembered(server)
     found = [f"{what}: {kept[what] ^ known[what]}" for what in kept if kept[what] != known[what]]
+    if not is_quiet:
+        return [f"catalog and memory agree: not on {one}" for one in found]
     rows = [(host, host.row(n)) for host in broker.virtual_hosts.values() for n in host.names()]
     folders = {str(path) for path in (server.data / "streams").glob("*/*")}
     known_folders = {host.logs.folder(row.name): row.has_files for host, row in rows}

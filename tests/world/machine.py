@@ -38,6 +38,7 @@ class Machine:
 
     Attributes:
         data: the server's folder.
+        num_lives: how many folders there were.
         num_boots: how often it was started, from 1.
         wrong: "" or what each write and sync is refused with: "full", "broken"; with "few" only new
             files are. A full disk takes a part of what is written, perhaps; what a broken one has
@@ -49,7 +50,7 @@ class Machine:
     def __init__(self, folder: Path, chance: Random) -> None:
         self._folder = folder
         self._chance = chance
-        self._num_lives = 1
+        self.num_lives = 1
         self._record = RecordingDisk()
         self._nodes: dict[int, int] = {}  # by the inode of a file
         self.num_boots = 1
@@ -57,7 +58,7 @@ class Machine:
         self.num_refused = 0
         self.broken_at: float | None = None
         self._left, self._due, self._counts_writes = 0, _nothing, True
-        self.data = folder / f"data-{self._num_lives}"
+        self.data = folder / f"data-{self.num_lives}"
         self._root = str(self.data)
         self.data.mkdir()
 
@@ -134,12 +135,12 @@ class Machine:
     @property
     def left(self) -> Path:
         """The folder that it had before."""
-        return self._folder / f"data-{self._num_lives - 1}"
+        return self._folder / f"data-{self.num_lives - 1}"
 
     def _leave(self) -> Path:
         before = self.data
-        self._num_lives += 1
-        self.data = self._folder / f"data-{self._num_lives}"
+        self.num_lives += 1
+        self.data = self._folder / f"data-{self.num_lives}"
         self._root = str(self.data)
         self.wrong, self.broken_at = "", None
         return before

@@ -16,6 +16,7 @@ import trio
 
 from clients import Client, Message, connect
 from tests.world.agreement import disagreements
+from tests.world.costly import Costly
 from tests.world.doors import ARGUMENTS, DOORS, Broken, Door, Gone
 from tests.world.history import Call, History
 from tests.world.models import OFFSETS, RESTART, RealmModel, RoutingModel, StreamModel
@@ -26,8 +27,8 @@ from tests.world.world import Program, World
 _CLIENTS = 4
 _STEPS = (3, 12)  # of a client, from, to
 _PAUSES = (0, 0, 0, 0, 0.01, 0.2, 1)  # seconds between them
-_LEAVES = 0.06  # how often a request is given up
-_LEAVES_AFTER = (0, 0.001, 0.02)
+_LEAVES = 0.15  # how often a request is given up
+_LEAVES_AFTER = (0, 0.001, 0.02, 0.05, 0.1, 0.2)
 _MESSAGES = (1, 3, 30)  # published at once
 _AGES = 10  # seconds after which something that was wrong with the machine is not felt any more
 _SETTLE_SECONDS = 30
@@ -56,6 +57,7 @@ class People:
         self.histories = {n: History(n, model, self._tick) for n, model in models.items()}
         self._was_wrong = -float("inf")
         self._sharing = Sharing(world)
+        self._costly = Costly(world, self.may_fail)
         self._ann = User(world, self.may_fail)
         world.box.told_of_ends.append(self._server_has_ended)
         world.witness.judges.append(lambda _: self.judge())
@@ -91,7 +93,7 @@ class People:
             for number in range(_CLIENTS)
         }
         found |= self._ann.programs() | self._sharing.programs()
-        return found | {"traffic": self._move}
+        return found | {"traffic": self._move, "audit": self._audit, "costly": self._costly.run}
 
     def harms(self) -> dict[str, Program]:
         return {}
@@ -143,6 +145,15 @@ class People:
             if kinds:
                 kind = chance.choice(kinds)
                 return history, Call(kind, _arguments(history.name, kind, chance))
+
+    async def _audit(self) -> None:
+        """Whenever nothing is being changed, the catalog and the memory are the same."""
+        chance = self._world.chance_of("audit")
+        while not self._world.is_ending:
+            await trio.sleep(chance.choice((0.3, 1, 3)))
+            server = self._world.box.server
+            if server is not None and not server.server.broker.catalog._lock.locked():
+                self._world.witness.faults += disagreements(server, is_quiet=False)
 
     # -- messages on streams that may go at any time
 

@@ -29,8 +29,9 @@ WHO, NAME = "ann", "r"
 RIGHTS = ("configure", "write", "read")
 _DONE, _REFUSED = (1, 200, 201, 204), (16, 401, 403)
 _PASSING = (6, 15)  # codes of refusals that say something of the machine
-_PAUSES = (0, 0.01, 0.2, 0.8)
-_BEFORE_A_CHANGE = (0.05, 0.5, 2)
+_PAUSES = (0, 0.01, 0.1, 0.4)
+_BEFORE_A_CHANGE = (0.02, 0.2, 0.2, 1)
+_A_MOMENT = 0.05  # seconds in which an answer arrives
 _ARGUMENTS = {"stream-filter-property": "kind", "stream-filter-derive": "true"}
 _MANY = 1_500  # messages of a frame that is stored in several turns
 
@@ -44,6 +45,7 @@ class Deed(NamedTuple):
         sent: when all of it was sent; numbers of events.
         answered: when it was known what came of it.
         is_done: otherwise it was refused.
+        seconds: when it was answered.
     """
 
     what: str
@@ -51,13 +53,20 @@ class Deed(NamedTuple):
     sent: int
     answered: int
     is_done: bool
+    seconds: float = 0
 
 
 class Span(NamedTuple):
-    """From the answer to a change to the request that changed it again."""
+    """From the answer to a change to the request that changed it again.
+
+    Attributes:
+        begin, end: numbers of events.
+        seconds: when it began.
+    """
 
     begin: int
     end: int
+    seconds: float = 0
 
 
 @dataclass
@@ -77,7 +86,12 @@ class Rights:
 
     def judge(self) -> Iterator[str]:
         """What did not hold."""
-        for check in (nobody_does_without_a_right, what_is_given_is_there, no_rest_is_stored):
+        for check in (
+            nobody_does_without_a_right,
+            no_change_waits_its_turn_without_a_right,
+            what_is_given_is_there,
+            no_rest_is_stored,
+        ):
             for fault in check(self):
                 yield f"{check.__name__.replace('_', ' ')}: {fault}"
 
@@ -89,6 +103,15 @@ def nobody_does_without_a_right(told: Rights) -> Iterator[str]:
             for span in told.taken[need]:
                 if span.begin < deed.sent and deed.answered < span.end:
                     yield f"{deed}, but {need} was away {span}"
+
+
+def no_change_waits_its_turn_without_a_right(told: Rights) -> Iterator[str]:
+    """SECURITY.md: "a change of the catalog whose turn had come … is made", and no other."""
+    for deed in told.deeds:
+        for span in told.taken["configure"] if deed.is_done and "configure" in deed.needs else ():
+            is_within = deed.sent < span.begin < deed.answered < span.end
+            if is_within and deed.seconds > span.seconds + _A_MOMENT:
+                yield f"{deed}, but the right to it was away {span}"
 
 
 def what_is_given_is_there(told: Rights) -> Iterator[str]:
@@ -136,7 +159,7 @@ class User:
         self._may_fail = may_fail
         self._tick = itertools.count(1).__next__
         self._passwords = [f"{WHO}-0"]
-        self._since: dict[str, tuple[bool, int]] = {}  # whether it is there, and since when
+        self._since: dict[str, tuple[bool, int, float]] = {}  # whether it is there, and since when
         self._frame: trio.Event | None = None  # is waited for by the chief
         self._stored: tuple[Any, int] | None = None
 
@@ -155,9 +178,8 @@ class User:
 
     def judge(self) -> list[str]:
         """What did not hold."""
-        for what, (is_there, since) in self._since.items():
-            spans = self.told.given if is_there else self.told.taken
-            spans[what].append(Span(since, 1 << 60))
+        for what in list(self._since):
+            self._close(what, 1 << 60)
         return list(self.told.judge())
 
     # -- the chief
@@ -203,7 +225,7 @@ class User:
         """Change something, again and again until that is answered."""
         for what in (*away, *there):
             if what in self._since and self._since[what][0] == (what in away):
-                self._close(what)
+                self._close(what, self._tick())
         while True:
             try:
                 code, told = await door.send(asked)
@@ -215,16 +237,16 @@ class User:
             await trio.sleep(0.1)
         now = self._tick()
         for what in (*away, *there):
-            self._since.setdefault(what, (what in there, now))
+            self._since.setdefault(what, (what in there, now, trio.current_time()))
         server = self._world.box.server
         for stream in server.host.streams() if server is not None and "write" in away else ():
             if stream.name == NAME:
                 self._stored = stream.life, stream.life.num_published  # which is all
 
-    def _close(self, what: str) -> None:
-        is_there, since = self._since.pop(what)
+    def _close(self, what: str, end: int) -> None:
+        is_there, since, seconds = self._since.pop(what)
         spans = self.told.given if is_there else self.told.taken
-        spans[what].append(Span(since, self._tick()))
+        spans[what].append(Span(since, end, seconds))
 
     async def _publish(self, door: StreamDoor) -> None:
         """A message that says when it was published."""
@@ -268,7 +290,8 @@ class User:
             await trio.sleep(chance.choice(_PAUSES) + 0.2)
 
     def _note(self, what: str, needs: tuple[str, ...], sent: int, *, is_done: bool) -> None:
-        self.told.deeds.append(Deed(what, needs, sent, self._tick(), is_done))
+        now = trio.current_time()
+        self.told.deeds.append(Deed(what, needs, sent, self._tick(), is_done, now))
 
     async def _ask(self, door: Door, password: str, right: str, asked: Any) -> None:
         sent = self._tick()
@@ -311,7 +334,8 @@ class User:
                 asked = (declare("ann-1", STREAM), m.QueueDeclareOk)
                 await self._ask(door, password, "configure", asked)
             case 1:
-                method = m.BasicConsume(0, NAME, "", False, True, False, False, FROM_FIRST)
+                await door.send((m.BasicQos(0, 1_000, False), m.BasicQosOk))
+                method = m.BasicConsume(0, NAME, "", False, False, False, False, FROM_FIRST)
                 await self._ask(door, password, "read", (method, m.BasicConsumeOk))
             case _:
                 await door.send((m.ConfirmSelect(False), m.ConfirmSelectOk))

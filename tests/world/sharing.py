@@ -281,6 +281,7 @@ class Sharing:
                 gone = list(failed.errors)
             except StreamError:
                 return  # of a message that has not been taken, or of the connection
+            self._world.note("sales stored", f"{given}, but not in {gone}")
             for n, told in enumerate(self._sales):
                 if f"{_SUPER}-{n}" not in gone:
                     told.confirm([s for s in given if s in told.sent], trio.current_time())

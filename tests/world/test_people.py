@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
+from types import SimpleNamespace
 
 import pytest
+import trio
 
 from tests.support.server import Harness
 from tests.world.agreement import disagreements
+from tests.world.costly import _HELD_SECONDS, Watch
 from tests.world.history import NEW, Call
 from tests.world.people import People
 from tests.world.rights import Deed, Rights, Span
@@ -31,7 +35,7 @@ def _rights() -> Rights:
     """A right that was there from 10 to 20, away from 22 to 30, and there again."""
     told = Rights()
     told.given["read"] = [Span(10, 20), Span(32, 1 << 60)]
-    told.taken["read"] = [Span(22, 30)]
+    told.taken["read"] = told.taken["configure"] = [Span(22, 30, seconds=1)]
     told.deeds = [
         Deed("reads", ("read",), sent, answered, is_done=is_done)
         for sent, answered, is_done in (
@@ -52,6 +56,10 @@ def test_what_rights_allow() -> None:
         (lambda r: r.deeds.append(Deed("x", ("read",), 23, 24, is_done=True)), "nobody does"),
         (lambda r: r.deeds.append(Deed("x", ("read",), 12, 13, is_done=False)), "what is given"),
         (lambda r: r.grown.append("3 messages"), "no rest is stored"),
+        (
+            lambda r: r.deeds.append(Deed("x", ("configure",), 21, 25, is_done=True, seconds=2)),
+            "no change waits",
+        ),
     ],
 )
 def test_what_they_do_not(change: Callable[[Rights], None], fault: str) -> None:
@@ -82,3 +90,22 @@ def test_what_is_told_of_other_streams_counts() -> None:
     ]
     other.log.append(Seen(0, Sent("p", 1)))
     assert told.judge() == []
+
+
+async def test_who_holds_the_loop_is_noticed() -> None:
+    box = SimpleNamespace(machine=SimpleNamespace(num_lives=1))
+    world = SimpleNamespace(witness=Witness("always"), beside_seconds=0.0, box=box)
+    watch = Watch(world)  # type: ignore[arg-type]
+    trio.lowlevel.add_instrument(watch)
+    try:
+        for in_threads in (0.0, 1.0):  # what a thread does holds nobody
+            await trio.lowlevel.checkpoint()
+            began = thread_time()
+            while thread_time() < began + 1.3 * _HELD_SECONDS:
+                pass
+            world.beside_seconds += in_threads
+            await trio.lowlevel.checkpoint()
+    finally:
+        trio.lowlevel.remove_instrument(watch)
+    assert len(world.witness.faults) == 1
+    assert "nobody holds the loop" in world.witness.faults[0]

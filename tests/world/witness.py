@@ -171,6 +171,8 @@ class Witness:
     def kill(self, now: float) -> None:
         """The server was killed: its last second is on the device when the next has opened it."""
         self.killed_at = min(now, self.killed_at)
+        for other in self.others.values():
+            other.kill(now)
 
     def lose_power(self, now: float) -> None:
         """From now on, what was confirmed in the last second may be missing.

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from random import Random
+from time import thread_time
 from typing import Any, NamedTuple, Protocol
 
 import outcome
@@ -111,6 +112,7 @@ class World:
         events: what has happened, for those who look for the cause of a fault.
         pairs: kinds of events that have followed each other.
         parts: of it.
+        beside_seconds: what threads have worked.
         skew_ms: that the clock on the wall is wrong.
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
@@ -135,6 +137,7 @@ class World:
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms = 0
+        self.beside_seconds = 0.0
         self.nursery: trio.Nursery
         self.began: list[Callable[[Harness], None]] = []
         self.request_seconds: Callable[[], float] = lambda: 0
@@ -282,9 +285,11 @@ class World:
             return await self._beside(work, *arguments)
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
             await trio.sleep(self._lateness or self._delays.choice(_DELAYS))
+            began = thread_time()
             try:
                 return work_beside(work, *arguments)
             finally:
+                self.beside_seconds += thread_time() - began
                 await trio.sleep(self._lateness or self._delays.choice(_DELAYS))
 
     async def _beside(self, work: Callable[..., Any], *arguments: object) -> Any:
