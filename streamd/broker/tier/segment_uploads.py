@@ -126,10 +126,8 @@ class SegmentUploads:
             return 0.0
         if not self._manifest.is_known and not await self._manifest.meet(tiered):
             return None
-        if tiered.log.flushing.sealed:
-            await tiered.work.maintenance.flush(only_sealed=True)
-            if tiered.log.flushing.sealed:
-                return SOON_SECONDS
+        if not await self._is_flushed(tiered):
+            return SOON_SECONDS if tiered.log.flushing.failed is None else 0.0
         self.waits_for_index = not self._has_filters(tiered, segment)
         if self.waits_for_index or not self._has_keys(tiered, segment):
             return SOON_SECONDS
@@ -143,6 +141,13 @@ class SegmentUploads:
         if wanted is not None:
             await self._manifest.write(tiered, self._manifest.kept, wanted)
         return None
+
+    async def _is_flushed(self, tiered: TieredLog) -> bool:
+        """Full segments are on the device; where a flush has failed, nobody knows of any."""
+        flushing = tiered.log.flushing
+        if flushing.num_sealed:
+            await tiered.work.maintenance.flush(only_sealed=True)
+        return not flushing.num_sealed and flushing.failed is None
 
     def _has_filters(self, tiered: TieredLog, segment: Segment) -> bool:
         """Its filter index is made, or will not be."""

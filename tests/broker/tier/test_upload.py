@@ -11,7 +11,8 @@ import trio
 from segments.checksum import crc32
 from segments.derived.key_files import KeyJob
 from segments.derived.key_worker import Answer, encode_job, work
-from segments.errors import StorageError
+from segments.disk import OsFile
+from segments.errors import FLUSH, StorageError
 from segments.journal import tracking_in
 from segments.segment import KEYS_SUFFIX
 from segments.store.object_store import ConflictError, DeniedError, TierError
@@ -59,6 +60,30 @@ def has_all(store: FakeStore, name: str, end: int) -> None:
         at = content.index(body)
     assert content.count(b"message") == end
     assert not orphans(store)
+
+
+async def test_what_did_not_reach_the_device_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine may lose it, and go on with other messages at its offsets."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 30)
+        await passes(5)
+        end = manifest_of(store, "s").next_offset
+
+        def refuse(file: OsFile) -> None:
+            raise StorageError(FLUSH, file.path, OSError(errno.EIO, "Input/output error"))
+
+        monkeypatch.setattr(OsFile, "sync", refuse)
+        for at in range(30 * A_FRAME, 60 * A_FRAME, A_FRAME):
+            await peer.publish(bodies(at), first_id=at + 1)
+        await passes(30)
+        assert server.host.find("s").log.flushing.failed is not None
+        monkeypatch.undo()
+        await passes(30)
+        assert manifest_of(store, "s").next_offset == end
 
 
 async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
