@@ -21,6 +21,7 @@ from typing import Any
 
 from segments import disk as segments_disk
 from segments.errors import FLUSH, StorageError
+from streamd.broker.catalog.catalog import CATALOG_FILE
 from tests.crash.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
 
 here: ContextVar["Machine | None"] = ContextVar("the machine of this task", default=None)
@@ -151,6 +152,7 @@ class Machine:
         def ignored(folder: str, names: list[str]) -> set[str]:
             place = folder[len(str(root)) + 1 :]
             found = {name for name in names if self._node_of(join(place, name)) is not None}
+            found = {name for name in found if not name.startswith(CATALOG_FILE)}
             return {name for name in found if isfile(join(folder, name))}
 
         return ignored
@@ -363,5 +365,5 @@ def _lay(tree: Tree, node: int, folder: Path) -> None:
     for name, inner in tree.folders.get(node, {}).items():
         if inner in tree.folders:
             _lay(tree, inner, folder / name)
-        else:
+        elif not name.startswith(CATALOG_FILE):  # of a restore; SQLite has it since
             (folder / name).write_bytes(tree.contents[inner])
