@@ -88,6 +88,7 @@ class Box:
         self.left: Callable[[], None] = lambda: None
         self.may_refuse: Callable[[], bool] = lambda: False
         self.num_stops = 0
+        self._app: tuple[Harness, Any] | None = None
         self.was_wiped = False
         self._chance = chance
         self._now_ms = now_ms
@@ -166,8 +167,10 @@ class Box:
         if self.server is None:
             raise ConnectionLost("nobody is there")
         machines.here.set(self.machine)
-        transport = httpx.ASGITransport(self.server.server.http_app(), client=("127.0.0.1", 40_000))
-        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        if self._app is None or self._app[0] is not self.server:  # to make one takes long
+            self._app = self.server, self.server.server.http_app()
+        transport = httpx.ASGITransport(self._app[1], client=("127.0.0.1", 40_000))
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost", trust_env=False)
 
     @asynccontextmanager
     async def peer(self, **login: Any) -> AsyncIterator[Peer]:
