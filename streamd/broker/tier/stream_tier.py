@@ -116,6 +116,7 @@ class TieredStream:
         self._log: Log | None = None
         self._key: StreamKey | None = None
         self._is_split = False
+        self._newest, self._newest_ms = -1, 0  # its offset, and since when it is known to grow
         owner, delete_later = parts.ownership, parts.delete_later
         self._manifest = StreamManifest(
             owner, virtual_host, name, row, self._refuse, self._accept, delete_later
@@ -348,10 +349,11 @@ class TieredStream:
         first_ms = log.segments.shown[-1].first_timestamp_ms
         if first_ms is None or not log.policy.tier:
             return None
-        newest = log.segments.shown[-1].base_offset
+        newest, now_ms = log.segments.shown[-1].base_offset, self._parts.now_ms()
+        if newest != self._newest or self._newest_ms > now_ms:  # the clock was set back
+            self._newest, self._newest_ms = newest, now_ms
         is_waited_for = any(request.is_beyond(newest) for request in self._requests)
-        # By no clock, where somebody waits: it may have been set back since the first message.
-        return 0 if is_waited_for else first_ms + self._parts.roll_ms
+        return 0 if is_waited_for else min(first_ms, self._newest_ms) + self._parts.roll_ms
 
     @property
     def is_old(self) -> bool:

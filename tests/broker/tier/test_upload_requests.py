@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -73,15 +74,21 @@ async def test_the_segment_that_grows_is_stored_as_well(tmp_path: Path) -> None:
         assert is_left_alone(server)
 
 
-async def test_the_segment_that_grows_is_stored_when_the_clock_was_set_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_waited_for", [True, False])
+async def test_the_segment_that_grows_is_stored_when_the_clock_was_set_back(
+    tmp_path: Path, *, is_waited_for: bool
+) -> None:
     store, skew_ms = FakeStore(), 0
     now_ms = lambda: 1_700_000_000_000 + round(trio.current_time() * 1_000) + skew_ms  # noqa: E731
-    tier = {"tier": "s3://bucket/tier"}
+    tier: dict[str, Any] = {"tier": "s3://bucket/tier", "tier_roll_seconds": 60}
     with simulated(), opening(store):
         async with serving(tmp_path, now_ms, **tier) as server:
             await publish(await a_stream(server), 0, 1)
             skew_ms = -1_800_000
-            await upload(server, seconds=5)
+            if is_waited_for:
+                await upload(server, seconds=5)
+            else:
+                await passes(150)
             has_all(store, "s", A_FRAME)
 
 
