@@ -124,7 +124,8 @@ class Eviction:
             is_ready = not policy.key_properties or has_final_keys(segment)
             if segment.stored is None or not is_ready:
                 return going, None
-            since_ms = self._stored_ms.setdefault(segment.base_offset, now_ms)
+            since_ms = min(self._stored_ms.get(segment.base_offset, now_ms), now_ms)
+            self._stored_ms[segment.base_offset] = since_ms  # the clock may have been set back
             # The limit is worth more than the delay.
             is_much = over > _MOST_OVER * tiered.log.segment_bytes
             if since_ms + self._delay_ms > now_ms and not is_much:

@@ -188,12 +188,12 @@ class Removals:
 
     def _due(self) -> Deletion | None:
         now_ms = self._now_ms()
-        return next((one for one in self._pending if one.due_ms <= now_ms), None)
+        return next((one for one in self._pending if _due_ms(one) <= now_ms), None)
 
     def _seconds_to_remove(self) -> float:
         if not self._pending or not self._ownership.may_write:
             return float("inf")
-        first_ms = min(deletion.due_ms for deletion in self._pending)
+        first_ms = min(map(_due_ms, self._pending))
         return max(0.0, (first_ms - self._now_ms()) / 1_000)
 
     async def _carry_out(self, deletion: Deletion) -> None:
@@ -211,6 +211,11 @@ class Removals:
         await threads.in_thread(self._deletions.done, deletion)
         self._pending.remove(deletion)
         self._changed.unpark_all()
+
+
+def _due_ms(deletion: Deletion) -> int:
+    """Streams are removed at once, also where the clock was set back since they were deleted."""
+    return 0 if deletion.streams else deletion.due_ms
 
 
 def _key_in(disk: Disk, folder: str, virtual_host: Name, name: Name) -> StreamKey | None:

@@ -28,7 +28,7 @@ from tests.broker.tier.support import (
 from tests.broker.tier.test_fight import take_over
 from tests.broker.tier.test_upload import SEGMENT, a_stream, has_all
 from tests.support.fake_store import Call, FakeStore, late_answers
-from tests.support.server import Harness, serving, simulated
+from tests.support.server import OK, Harness, serving, simulated
 
 HOST = Name("/")
 
@@ -90,6 +90,23 @@ async def test_the_segment_that_grows_is_stored_when_the_clock_was_set_back(
             else:
                 await passes(150)
             has_all(store, "s", A_FRAME)
+
+
+async def test_a_stream_is_removed_when_the_clock_was_set_back_since(tmp_path: Path) -> None:
+    store, skew_ms = FakeStore(), 0
+    now_ms = lambda: 1_700_000_000_000 + round(trio.current_time() * 1_000) + skew_ms  # noqa: E731
+    with simulated(), opening(store):
+        async with serving(tmp_path, now_ms, tier="s3://bucket/tier") as server:
+            peer = await a_stream(server)
+            await publish(peer, 0, 12)
+            await upload(server)
+            store.fail(times=-1)
+            assert await peer.code(c.Delete, "s") == OK
+            await passes(5)
+            skew_ms = -1_800_000
+            store.heal()
+            await upload(server, seconds=200)
+            assert not any("/s~" in key and key.endswith(".segment") for key in store.objects)
 
 
 async def test_what_is_stored_costs_no_object(tmp_path: Path) -> None:
