@@ -114,7 +114,6 @@ class WorldStore(FakeStore):
         self.removed: list[str] = []
         self._hidden: Objects = {}
         self._owner: Kept | None = None
-        self._astray: set[str] = set()  # what was written into an empty place
         self._chance = chance
         self._clock = now_ms
 
@@ -145,10 +144,10 @@ class WorldStore(FakeStore):
     def calm(self) -> bool:
         """Nothing is wrong any more; whether nobody has taken a place that is not the right one."""
         is_fine = self.objects is self.right or self.objects.get(CLUSTER) is self._owner
-        if self.objects is not self.right:
-            self._astray |= self.objects.keys()
+        # An upload that was under way is in one place: where its manifest will be.
+        uploads = {key: one for key, one in self.objects.items() if key.count(".") > 2}
         self.objects = self.right
-        for key, kept in self._hidden.items():
+        for key, kept in [*self._hidden.items(), *uploads.items()]:
             self.right.setdefault(key, kept)
         self._hidden = {}
         self.heal()
@@ -179,7 +178,7 @@ class WorldStore(FakeStore):
 
     def _keep(self, key: str, content: bytes) -> str:
         if key.endswith("/manifest"):
-            there = self.objects.keys() | self.right.keys() | self._hidden.keys() | self._astray
+            there = self.objects.keys() | self.right.keys() | self._hidden.keys()
             self.unstored += sorted(read_manifest(key, content).sizes().keys() - there)
         return super()._keep(key, content)
 

@@ -76,6 +76,7 @@ class Tier:
         self._has_reader = chance.random() < 0.7
         self._replaced_at: float | None = None  # when another machine took over
         self._old_life = 0
+        self._is_living = False
         self._messages = next((part for part in world.parts if isinstance(part, Messages)), None)
         self._life, self._gone, self._cut = 0, set[int](), dict[int, int]()
         for name in self._lines:
@@ -216,6 +217,9 @@ class Tier:
         self._world.boxes[_OLD].end()
         if self._messages is not None:
             await self._world.repeat("register", self._register)
+        while self._is_living:
+            await trio.sleep(0.1)
+        await self._world.repeat("the last life", self._live_on)
 
     # -- a stream that is deleted and made again
 
@@ -238,9 +242,11 @@ class Tier:
                     self._gone.add(self._life)
                     await self._begin_life(client, arguments)
 
+        self._is_living = True
         while not world.is_ending:
             await world.attempt("lives", work)
             await trio.sleep(chance.choice((0.1, 1)))
+        self._is_living = False
 
     async def _begin_life(self, client: Client, arguments: dict[str, str]) -> None:
         """Make it; one that is there may be of an earlier life, and goes."""
@@ -561,14 +567,15 @@ class Tier:
             last = "; ".join(self._world.events[-3:])
             self.told.hangs.append(f"{what} did not come to an end: {last}")
 
-    async def _upload_all(self) -> None:
-        """With a last life of the stream that has many: what is left of earlier ones is to go."""
+    async def _live_on(self, client: Client) -> None:
+        """Begin a last life that is stored: what is left of earlier ones is to go."""
+        if not await client.exists(LIVES):
+            self._life += 1
+            await client.create(LIVES)
+        await self._publish_lives(client, Random(0))
 
+    async def _upload_all(self) -> None:
         async def work(client: Client) -> None:
-            if not await client.exists(LIVES):
-                await client.create(LIVES)
-            async with client.producer(LIVES) as producer:
-                await producer.send(Message(b"the last one"))
             await client.tier_report("tier.upload", seconds="60")
 
         await self._world.repeat("last upload", work)
