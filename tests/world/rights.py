@@ -357,12 +357,14 @@ class User:
             case 1:
                 await self._ask(door, password, "configure", ("DELETE", "queues/%2F/ann-2", None))
             case _:
+                begins = self._tick()
                 ends: list[int] = []
                 pieces = self._slowly(b"{", b"}", ends, chance.choice((0, 0.2, 1)))
                 code, told = await door.send(("PUT", "queues/%2F/ann-2", pieces))
                 if ends and (code in _DONE or code in _REFUSED):
-                    is_done = code in _DONE
-                    self._note(f"puts: {told}", ("configure", password), ends[0], is_done=is_done)
+                    is_done = code in _DONE  # who it is was asked at its beginning
+                    sent = ends[0] if is_done else begins
+                    self._note(f"puts: {told}", ("configure", password), sent, is_done=is_done)
 
     async def _slowly(
         self, first: bytes, last: bytes, ends: list[int], seconds: float
