@@ -109,6 +109,12 @@ class Machine:
         path.write_bytes(content)
         return str(path)
 
+    def other_states(self, number: int, chance: Random) -> Iterator[RecordingDisk]:
+        """Disks with what a power failure may leave now."""
+        for _ in range(number):
+            tree = self._record.power_cut(len(self._record.operations), chance)
+            yield RecordingDisk(tree, self.num_boots + 1)
+
     def kill(self) -> None:
         """The process ends: all that it has written is there."""
         self._record.operations = [one for one in self._record.operations if type(one) is not Drop]

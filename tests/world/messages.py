@@ -5,7 +5,7 @@ the middle by the world. The next one goes on with what a real one would have: w
 kept for its name, or what it has written down itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
@@ -13,6 +13,9 @@ from typing import Any
 import trio
 
 from clients import Client, Message, NoOffset, Producer, connect
+from segments import FIRST, Log, Reader
+from segments.codec import walk_entries
+from segments.message import MessageView
 from streamd.wire.amqp091.methods import BasicAck
 from tests.support.amqp import Delivery
 from tests.world import peers
@@ -32,6 +35,7 @@ _AFTER_A_RESTART = 1_000
 _MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
 _SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes; the last messages have fewer
 _ALL = 1 << 62
+_FOLDER, _OTHERS = "streams/%2F/s", 4  # states that are looked at when the power fails
 _DERIVED = (".index", ".filter", ".keys")
 _WRONG = 0.01  # messages with a filter value that they do not have, where that is refused
 _EVERY, _SIZES = 50, {7: 300, 8: 300, 31: 6_000}  # of so many messages some have as many bytes
@@ -67,6 +71,8 @@ class Messages:
         self._witness = world.witness
         self._publishing: set[str] = set()
         self._is_strict = False
+        self._others = world.chance_of("other states")
+        world.before_power_fails.append(self.look_at_other_states)
 
     async def prepare(self) -> None:
         """Make the stream; it is there once that is answered."""
@@ -344,6 +350,33 @@ class Messages:
         """A file that can be made again is not what was written: nothing of it may be missed."""
         self._world.note("rotten", self._world.box.machine.rot(_DERIVED))
 
+    def look_at_other_states(self, now: float) -> None:
+        """Open some of what else a power failure could leave, and judge it."""
+        world, chance = self._world, self._others
+        commits_on_flush = self._witness.flushes == "always"
+        for disk in world.box.machine.other_states(_OTHERS, chance):
+            if disk.tree.find(_FOLDER) is None or "life-" not in "".join(disk.list(_FOLDER)):
+                continue
+            for number in range(2):
+                log = Log.open(_FOLDER, None, disk, commits_on_flush=commits_on_flush)
+                seen, tracking = list(_all_in(log)), log.journal.tracking
+                log.close()
+                found = [*self._witness.would_find(seen, now), *log.report.losses]
+                found += log.report.steps if number else ()
+                last = dict(message for _, message in seen)
+                if not self._witness.asked:
+                    found += [
+                        f"{who} has come to {last.get(who)}, the server says {told}"
+                        for who in sorted(self._witness.named)
+                        if (told := tracking.sequence(who.encode())) != last.get(who)
+                    ]
+                found += [
+                    f"{offset} is stored for {name!r}, behind the end"
+                    for name, offset in tracking.offsets().items()
+                    if not seen or offset > seen[-1].offset
+                ]
+                self._witness.faults += [f"another state: {fault}" for fault in found]
+
     # -- the end
 
     async def finish(self) -> None:
@@ -376,6 +409,18 @@ class Messages:
             self._witness.figures = info.figures
 
         await self._world.repeat("read", work)
+
+
+def _all_in(log: Log) -> Iterator[Seen]:
+    """What a reader finds in a log."""
+    reader = Reader(log, log.segments.find(FIRST))
+    while not reader.at_end:
+        for chunk in reader.read(1_000, 1 << 20, 1_000):
+            raw = chunk.file.read(chunk.header.data_size, chunk.data_position)
+            for offset, at in enumerate(walk_entries(raw), chunk.header.chunk_id):
+                body = MessageView(raw[at.body : at.end]).body
+                yield Seen(offset, parse(body))
+    reader.close()
 
 
 def _pause(number: int, chance: Random) -> float:

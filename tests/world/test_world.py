@@ -137,3 +137,13 @@ def test_what_a_power_failure_may_take() -> None:
     del told.log[2]
     told.figures |= {"messages": 2, "committed_offset": 11}
     assert told.judge() == []
+
+
+def test_what_a_power_failure_could_leave() -> None:
+    told = _fine()
+    assert told.would_find(told.log, 2) == []
+    assert told.would_find(told.log[:2], 2)
+    told.flushes = "interval"
+    assert told.would_find(told.log[:2], 2) == []
+    assert told.would_find(told.log[:2], 9)
+    assert told.lost == set()

@@ -7,7 +7,7 @@ that a client relies on is one checker, with the sentence that it holds; see `PR
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -203,6 +203,12 @@ class Witness:
         """A machine that is lost may have given it out, and the store had not got it."""
         return any(first <= offset < following for first, following in self.left)
 
+    def would_find(self, log: list[Seen], now: float) -> list[str]:
+        """What did not hold if the power failed now and left this of the stream."""
+        other = replace(self, log=log, lost=set(self.lost), stored={}, faults=[])
+        other.lose_power(now)
+        return [f"{check.__name__}: {fault}" for check in _AT_ANY_TIME for fault in check(other)]
+
     def judge(self) -> list[str]:
         """What did not hold; empty when everything did."""
         found = [f"{name}: {fault}" for name, check in PROMISES.items() for fault in check(self)]
@@ -359,6 +365,8 @@ def _figures_are_true(told: Witness) -> Iterator[str]:
     for name, value in seen.items():
         if told.figures[name] != value:
             yield f"{name} is {told.figures[name]}, a reader finds {value}"
+    if lost := told.figures.get("lost_messages"):
+        yield f"{lost} messages are said to be damaged, and nothing was"
 
 
 def _what_is_truncated_stays_away(told: Witness) -> Iterator[str]:
@@ -396,6 +404,14 @@ def _what_is_stored_is_confirmed(told: Witness) -> Iterator[str]:
             yield f"{seen.message} at {seen.offset} is there, and was not confirmed at the end"
 
 
+_AT_ANY_TIME = (
+    _nothing_confirmed_is_lost,
+    _nothing_is_invented,
+    _each_is_in_order,
+    _an_offset_means_one_message,
+    _what_was_seen_stays,
+    _what_is_truncated_stays_away,
+)
 PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {
     "nothing confirmed is lost": _nothing_confirmed_is_lost,
     "nothing is invented": _nothing_is_invented,

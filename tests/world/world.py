@@ -109,6 +109,7 @@ class World:
         is_ending: programs come to their end.
         scopes: of the programs that run; the world may cancel any.
         contexts: are entered before anything runs.
+        before_power_fails: are called with the time from which on it may take something.
         events: what has happened, for those who look for the cause of a fault.
         pairs: kinds of events that have followed each other.
         parts: of it.
@@ -134,6 +135,7 @@ class World:
         self.is_ending = False
         self.scopes: dict[str, trio.CancelScope] = {}
         self.contexts: list[AbstractContextManager[Any]] = [lowered(Random(f"{seed}/limits"))]
+        self.before_power_fails: list[Callable[[float], None]] = []
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms = 0
@@ -383,6 +385,8 @@ class World:
 
     def _lose_power(self) -> None:
         since = self._flushed_until()
+        for look in self.before_power_fails if self.box.server is not None else ():
+            look(since)
         if self.box.cut_power():
             self.witness.lose_power(since)
 
