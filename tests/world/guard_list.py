@@ -548,9 +548,8 @@ _PUBLISHED = [
         "a stored offset in an answer is as safe as a confirmed message",
         "messages",
         _SUBSCRIPTIONS,
-        "                await stream.settled()  # an offset in an answer is as safe as a "
-        "confirmed message\n",
-        "",
+        "                found = log.journal.tracking.written_offset(command.reference.encode())\n",
+        "                found = log.journal.tracking.offset(command.reference.encode())\n",
     ),
 ]
 
