@@ -66,6 +66,8 @@ def seen_of(received: Any) -> Seen:
 class Messages:
     """A part of the world: see above."""
 
+    is_kept = False
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._witness = world.witness

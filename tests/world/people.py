@@ -49,6 +49,8 @@ class People:
         histories: what was answered, by what it is about.
     """
 
+    is_kept = True
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._tick = itertools.count(1).__next__

@@ -20,7 +20,7 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.support.amqp import AmqpPeer, fields
-from tests.support.server import FIRST, NEXT, Peer
+from tests.support.server import FIRST, NEXT, Harness, Peer
 from tests.world.box import GONE, Line
 from tests.world.messages import KINDS, LAST, SQL, STREAM, TONES, Messages, has, seen_of
 from tests.world.witness import Block, Follower, Seen, Sent, Witness, parse
@@ -39,7 +39,7 @@ class Sharing:
     def __init__(self, world: World) -> None:
         self._world = world
         self._witness = world.witness
-        self._active: dict[str, Line] = {}  # those that were told so
+        self._active: dict[str, tuple[Line, Harness | None]] = {}  # those that were told so
         self._strict = world.witness.of_another(_STRICT)
         self._sales = [world.witness.of_another(f"{_SUPER}-{n}") for n in range(_PARTITIONS)]
         self._is_deleted = False
@@ -94,10 +94,15 @@ class Sharing:
             start = NEXT
             self._world.note(f"{who} is told {command.active}")
             if command.active:
-                others = [w for w, line in self._active.items() if not line.is_killed and w != who]
-                if others and self._world.box.server is not None:  # else all connections end
+                server = self._world.box.server
+                others = [
+                    other
+                    for other, (line, told_by) in self._active.items()
+                    if other != who and not line.is_killed and told_by is server
+                ]
+                if others and server is not None:  # else all connections end
                     self._witness.faults.append(f"one at a time is active: {who} beside {others}")
-                self._active[who] = self._world.box.line_of(peer)
+                self._active[who] = self._world.box.line_of(peer), server
                 found = await peer.ask(c.QueryOffset, _TEAM, STREAM)
                 start = OffsetSpecification(_OFFSET, found.offset + 1) if found.code == 1 else FIRST
             else:

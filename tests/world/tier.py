@@ -62,6 +62,8 @@ def _epoch_of(objects: Objects) -> int:
 class Tier:
     """A part of the world: see above."""
 
+    is_kept = False
+
     def __init__(self, world: World) -> None:
         self._world = world
         chance = world.chance_of("tier")
@@ -200,13 +202,13 @@ class Tier:
             "another store": self._mount_another,
             "objects missing": self._hide,
             "old listings": self._freeze,
-            "wipe": self._wipe,
-            "take over": self._take_over,
             "no cache": self._remove_cache,
             "tier settings": self._set,
             "selector": self._change_selector,
             "gc": self._collect,
         }
+        if not any(part.is_kept for part in self._world.parts):
+            found |= {"wipe": self._wipe, "take over": self._take_over}
         if self._has_reader:
             found |= {"kill reader": self._kill_reader, "reader: no cache": self._remove_its_cache}
         return found

@@ -73,7 +73,14 @@ class Fault(NamedTuple):
 
 
 class Part(Protocol):
-    """What a part of the world adds to it."""
+    """What a part of the world adds to it.
+
+    Attributes:
+        is_kept: its programs cannot do without what they have declared; a machine that is lost
+            takes the last of that with it.
+    """
+
+    is_kept: bool
 
     async def prepare(self) -> None:
         """Make what its programs work with; nothing goes wrong yet."""
