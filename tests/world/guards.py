@@ -117,10 +117,11 @@ def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
         num_worlds, seconds = num_worlds + 1, seconds + took
         if fault:
             return Outcome(number, num_worlds, seconds, fault)
-    if worker.returncode:
-        told = worker.stderr.strip().splitlines() or ["nothing was said"]
+    told = worker.stderr.strip().splitlines()
+    if worker.returncode > 0 and told:  # it cannot even be imported, say
         return Outcome(seeds[num_worlds], num_worlds + 1, seconds, f"the process ended: {told[-1]}")
-    return Outcome(0, num_worlds, seconds, "")
+    end = f"the process ended with {worker.returncode}" if worker.returncode else ""
+    return Outcome(0, num_worlds, seconds, end)  # somebody has killed it
 
 
 def _work(part: str, seeds: Sequence[int]) -> None:

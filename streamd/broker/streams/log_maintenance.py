@@ -148,10 +148,11 @@ class LogMaintenance:
             return True
         if failure is not None:
             writer.fail(str(failure))
-        if log.commits_on_flush:
+        if log.commits_on_flush and not flush.is_partial:  # else the newest segment is not safe
             with self._rounds.open():
                 writer.settle()
-        elif log.journal.tracking.has_pending:  # it came while the journal was rewritten
+        elif not log.commits_on_flush and log.journal.tracking.has_pending:
+            # It came while the journal was rewritten.
             with self._rounds.open():
                 writer.write()
         return True

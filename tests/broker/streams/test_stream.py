@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -201,6 +202,34 @@ async def test_a_message_waits_for_more_once_whatever_comes_between(nursery: tri
     gate.set()
     await wait_all_tasks_blocked()
     assert await bench.answers() == [c.PublishConfirm(1, (1,)), c.PublishConfirm(1, (2,))]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_flush_of_full_segments_confirms_nothing_of_the_newest(
+    nursery: trio.Nursery,
+) -> None:
+    """The tier asks for one; what is not on the device would be confirmed, and not be seen."""
+    bench = Bench(nursery, commits_on_flush=True)
+    maintenance, gate = bench.stream.life.held.maintenance, trio.Event()
+    async with maintenance._turn:
+        nursery.start_soon(partial(maintenance.flush, only_sealed=True))
+        await wait_all_tasks_blocked()
+        bench.publish(1)
+        await wait_all_tasks_blocked()
+        assert bench.log.next_offset == 1, "written, and not flushed"
+        run = maintenance._run
+
+        async def run_some(flush: Flush) -> StorageError | None:
+            if not flush.is_partial:
+                await gate.wait()
+            return await run(flush)
+
+        maintenance._run = run_some  # type: ignore[method-assign]
+    assert await bench.answers() == []
+    assert bench.log.committed_offset == 0
+    gate.set()
+    assert await bench.answers() == [c.PublishConfirm(1, (1,))]
+    assert bench.log.committed_offset == 1
 
 
 async def test_while_the_disk_is_full_publishers_wait(nursery: trio.Nursery) -> None:
