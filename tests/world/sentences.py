@@ -14,6 +14,9 @@ _EXACT = "only what was asked for"
 _TWICE = "each comes once"
 _FOUND = "a search finds all"
 _WALK = "a walk finds all"
+_SEEN = "what was seen stays"
+_OTHER_STATES = "another state"
+_FIGURES = "figures are true"
 _STORED = "what is stored stays"
 _GOES_ON = "a consumer goes on where it was"
 _CONFIRMED = "what is stored is confirmed"
@@ -27,7 +30,10 @@ _HELD = "nobody holds the loop"
 
 # Names of checkers that are in no table of the witness.
 OTHERS = frozenset(
-    (_ACTIVE, _RIGHTS, _GIVEN, _EXPLAINED, _AGREE, _WAITS, _HELD, "no rest is stored")
+    (
+        *(_ACTIVE, _RIGHTS, _GIVEN, _EXPLAINED, _AGREE, _WAITS, _HELD, _OTHER_STATES),
+        "no rest is stored",
+    )
 )
 
 _RETENTION = "tests/segments/test_retention.py"
@@ -43,7 +49,43 @@ _SUPER = "tests/clients/test_super_streams.py"
 _CLIENT = "tests/clients/test_client.py"
 _POSITION = "tests/clients/test_position.py"
 
+_UNREADABLE = "tests/segments/test_unreadable.py"
+_RECOVERY = "tests/segments/recovery/test_recovery.py"
+
 SENTENCES: dict[str, dict[str, str]] = {
+    "docs/internals/durability.md": {
+        "nothing confirmed is lost": _LOST,
+        "the last second is lost, and messages that arrived during the flush": _LOST,
+        "With `always`, consumers too get a message only when it has been flushed, so a power "
+        "failure never takes back a message that one of them has seen.": _SEEN,
+        "No later message gets the offset of one of those": _OFFSETS,
+        "whoever asks for the offset behind the last message that it has seen begins with the "
+        "first one that was stored after the power failure": _PASSED,
+        "What was confirmed is there after a crash, as far as the table above says": _LOST,
+        "What survives a crash is a prefix of what was published: in order, without gaps, nothing "
+        "invented, nothing changed": _GAPS,
+        "A message that a named publisher sends again is stored once, also after a crash; one that "
+        "was lost is taken again": _ONCE,
+        "The offset of a message that a reader may have seen is never given to another message of "
+        "that stream, even if the first one is lost; so no reader passes over a message": _OFFSETS,
+        "A filtered consumer misses no match, whatever is left of the files that filters are "
+        "in": _PASSED,
+        "Stored offsets that the server has reported are there, as P1 says": _STORED,
+        "What is declared (streams, users, bindings) is there once it is answered, all of a change "
+        "or nothing": _EXPLAINED,
+        "A crash while recovery is at work does no harm": _LOST,
+        "Damage before the checkpoint costs the messages that are in the damaged place, and no "
+        "others": _UNREADABLE,
+        "An error of the disk is never taken for success": _LOST,
+        "Nothing that might be of use is deleted: it goes into `quarantine` or "
+        "`orphans`": _RECOVERY,
+        "A search misses no match, whatever is left of the files that keys are in": _WALK,
+        "What was truncated stays away once it is answered, and nothing behind it goes with "
+        "it": "what is truncated stays away",
+        "A gap is no loss: nothing in it is reported, counted or lagged behind.": _FIGURES,
+        "What is stored as a consumer's offset behind the end is cut to the last message when the "
+        "log is opened.": _OTHER_STATES,
+    },
     "docs/concepts/streams.md": {
         "Reading removes nothing, so any number of consumers can read a stream, each from any "
         "place, as often as they like.": _PASSED,
