@@ -377,7 +377,7 @@ class Messages:
                 found += [
                     f"{offset} is stored for {name!r}, behind the end"
                     for name, offset in tracking.offsets().items()
-                    if not seen or offset > seen[-1].offset
+                    if seen and offset > seen[-1].offset
                 ]
                 self._witness.faults += [f"another state: {fault}" for fault in found]
 
