@@ -380,6 +380,7 @@ class _Restore:
         folder, disk = stream_folder(self._data, row.virtual_host, row.name), OsDisk()
         disk.make_folder(folder)
         put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
+        disk.sync_folder(folder)
 
 
 def put_catalog(

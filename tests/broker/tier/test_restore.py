@@ -433,6 +433,44 @@ async def test_nor_does_it_matter_at_which_write(
     assert number > 3
 
 
+async def test_all_that_was_made_is_on_the_device_before_it_is_used(
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the note of a stream of which the store has nothing."""
+    await _old_machine(tmp_path / "old", store, ("s", "unstored"))
+    for key in [key for key in store.objects if "unstored" in key]:
+        del store.objects[key]
+    _SyncedDisk.unsynced.clear()
+    _SyncedDisk.at_the_end.clear()
+    monkeypatch.setattr(restoring, "OsDisk", _SyncedDisk)
+    await _restored(tmp_path / "new")
+    assert _SyncedDisk.at_the_end == [set()]
+
+
+class _SyncedDisk(OsDisk):
+    """Knows in which folders names were made and not synced."""
+
+    unsynced: ClassVar[set[str]] = set()
+    at_the_end: ClassVar[list[set[str]]] = []
+
+    def create(self, path: str) -> Any:
+        self.unsynced.add(str(Path(path).parent))
+        return super().create(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.unsynced.add(str(Path(new).parent))
+        super().rename(old, new)
+
+    def sync_folder(self, folder: str) -> None:
+        super().sync_folder(folder)
+        self.unsynced.discard(folder)
+
+    def remove(self, path: str) -> None:
+        if Path(path).name == restoring.RESTORING:
+            self.at_the_end.append(set(self.unsynced))
+        super().remove(path)
+
+
 class _FullDisk(OsDisk):
     """Has room for some files."""
 
