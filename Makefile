@@ -63,7 +63,7 @@ crashes: $(VENV)/.test #+ simulated crashes of recorded runs, each opened and ch
 
 # A real server, real clients, kill -9; confirmed messages are checked after each kill.
 kills: KILLS := 200
-kills: $(VENV)/.test #+ repeated kill -9 under load, and a server that is paused at each request to its store; twenty minutes; KILLS=200
+kills: $(VENV)/.test #+ repeated kill -9 under load, and a server that is paused at each request to its store; KILLS=200
 	$(BIN)/python -m tests.broker.tier.paused
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 	$(BIN)/python -m tests.crash.tier_kills --kills $(KILLS)

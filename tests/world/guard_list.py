@@ -34,7 +34,6 @@ _PLACE = "clients/position.py"
 _CONNECTION = "clients/connection.py"
 _COMING_BACK = "clients/reconnecting.py"
 _SEARCH = "segments/search/search.py"
-_PROGRESS = "segments/search/progress.py"
 _CLAIMS = "streamd/broker/tier/claims.py"
 _MANIFEST = "streamd/broker/tier/stream_manifest.py"
 _HOST = "streamd/broker/virtual_host.py"
@@ -43,7 +42,6 @@ _GROUPS = "streamd/broker/streams/groups.py"
 _KEYS = "segments/derived/key_files.py"
 _SCHEDULE = "segments/derived/key_schedule.py"
 _FILTERS = "segments/filter_index.py"
-_BLOOM = "segments/bloom.py"
 
 # -- what is on the device, and when: durability.md, M2, M3, M10
 

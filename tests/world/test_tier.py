@@ -19,7 +19,7 @@ _FOLDER = "v1/%2F/s~1"
 _SEGMENT = f"{_FOLDER}/{10:020d}.1.ab.segment"
 
 
-@pytest.mark.parametrize("seed", (2, 3, 5))
+@pytest.mark.parametrize("seed", [2, 3, 5])
 def test_worlds(tmp_path: Path, seed: int) -> None:
     world = make(Plan(seed, ("messages", "tier")), tmp_path)
     faults = world.run()

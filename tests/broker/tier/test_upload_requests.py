@@ -1,6 +1,7 @@
 """Somebody waits until the store has what was confirmed: it ends when it has, and not before."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,39 +75,53 @@ async def test_the_segment_that_grows_is_stored_as_well(tmp_path: Path) -> None:
         assert is_left_alone(server)
 
 
+class Clock:
+    """One on the wall, which can be set."""
+
+    skew_ms = 0
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(trio.current_time() * 1_000) + self.skew_ms
+
+
+@asynccontextmanager
+async def with_clock(
+    folder: Path, store: FakeStore, clock: Clock, **settings: Any
+) -> AsyncIterator[Harness]:
+    """See `tiered`: a server with this clock."""
+    with simulated(), opening(store):
+        async with serving(folder, clock.now_ms, tier="s3://bucket/tier", **settings) as server:
+            yield server
+
+
 @pytest.mark.parametrize("is_waited_for", [True, False])
-async def test_the_segment_that_grows_is_stored_when_the_clock_was_set_back(
+async def test_the_segment_that_grows_is_stored_when_the_clock_was_with_clock(
     tmp_path: Path, *, is_waited_for: bool
 ) -> None:
-    store, skew_ms = FakeStore(), 0
-    now_ms = lambda: 1_700_000_000_000 + round(trio.current_time() * 1_000) + skew_ms  # noqa: E731
-    tier: dict[str, Any] = {"tier": "s3://bucket/tier", "tier_roll_seconds": 60}
-    with simulated(), opening(store):
-        async with serving(tmp_path, now_ms, **tier) as server:
-            await publish(await a_stream(server), 0, 1)
-            skew_ms = -1_800_000
-            if is_waited_for:
-                await upload(server, seconds=5)
-            else:
-                await passes(150)
-            has_all(store, "s", A_FRAME)
+    store, clock = FakeStore(), Clock()
+    async with with_clock(tmp_path, store, clock, tier_roll_seconds=60) as server:
+        await publish(await a_stream(server), 0, 1)
+        clock.skew_ms = -1_800_000
+        if is_waited_for:
+            await upload(server, seconds=5)
+        else:
+            await passes(150)
+        has_all(store, "s", A_FRAME)
 
 
 async def test_a_stream_is_removed_when_the_clock_was_set_back_since(tmp_path: Path) -> None:
-    store, skew_ms = FakeStore(), 0
-    now_ms = lambda: 1_700_000_000_000 + round(trio.current_time() * 1_000) + skew_ms  # noqa: E731
-    with simulated(), opening(store):
-        async with serving(tmp_path, now_ms, tier="s3://bucket/tier") as server:
-            peer = await a_stream(server)
-            await publish(peer, 0, 12)
-            await upload(server)
-            store.fail(times=-1)
-            assert await peer.code(c.Delete, "s") == OK
-            await passes(5)
-            skew_ms = -1_800_000
-            store.heal()
-            await upload(server, seconds=200)
-            assert not any("/s~" in key and key.endswith(".segment") for key in store.objects)
+    store, clock = FakeStore(), Clock()
+    async with with_clock(tmp_path, store, clock) as server:
+        peer = await a_stream(server)
+        await publish(peer, 0, 12)
+        await upload(server)
+        store.fail(times=-1)
+        assert await peer.code(c.Delete, "s") == OK
+        await passes(5)
+        clock.skew_ms = -1_800_000
+        store.heal()
+        await upload(server, seconds=200)
+        assert not any("/s~" in key and key.endswith(".segment") for key in store.objects)
 
 
 async def test_what_is_stored_costs_no_object(tmp_path: Path) -> None:
