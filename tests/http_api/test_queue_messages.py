@@ -1,11 +1,14 @@
 """RabbitMQ's paths for single messages: publish to an exchange, get from a stream."""
 
+import errno
 from base64 import b64encode
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
+from segments import Log
+from segments.errors import StorageError
 from streamd.http_api.messages import BadRequest
 from streamd.http_api.queue_messages import _publication
 from streamd.operations.names import Name
@@ -191,6 +194,18 @@ async def test_a_server_without_room_answers_why(
     await publish(http)
     monkeypatch.setattr(type(server.host.find("s")), "alarm", "the disk is full")
     answer = await http.ask("POST", PUBLISH, message())
+    assert (answer.status_code, answer.json()["reason"]) == (503, "the disk is full")
+
+
+async def test_a_stream_that_finds_no_room_to_be_opened_is_not_available(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> Log:
+        raise StorageError("open", "a file", OSError(errno.ENOSPC, "no room"))
+
+    await http.code("PUT", "queues/%2F/full", {})
+    monkeypatch.setattr(Log, "open", full)
+    answer = await http.ask("GET", "stream/%2F/full/tracking")
     assert (answer.status_code, answer.json()["reason"]) == (503, "the disk is full")
 
 

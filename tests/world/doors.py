@@ -186,7 +186,7 @@ class StreamDoor(Door):
     """The stream protocol, command by command."""
 
     name = "stream"
-    failures = frozenset((6, 15, 17))  # not available; internal error; precondition failed
+    failures = frozenset((6, 15))  # not available; internal error
     ways: Mapping[str, Way] = {
         "create": Way(
             lambda name, given: (c.Create, name, _pairs(ARGUMENTS[given])),
@@ -356,7 +356,7 @@ class HttpDoor(Door):
     """The management API."""
 
     name = "http"
-    failures = frozenset((400, 500, 503))
+    failures = frozenset((500, 503))
     ways: Mapping[str, Way] = {
         "create": Way(
             lambda name, given: (

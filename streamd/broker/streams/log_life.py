@@ -145,7 +145,7 @@ class LogLife:
                 raise Refused(Reason.NOT_AVAILABLE, self.reason)
             await self._changed.park()
             if self.state is StreamState.CLOSED and self.disk_is_full:
-                raise Refused(Reason.PRECONDITION_FAILED, FULL_DISK)
+                raise Refused(Reason.NOT_AVAILABLE, FULL_DISK)
         if self._keeper is not None:
             self._keeper.used(self)
 

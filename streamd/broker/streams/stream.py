@@ -268,7 +268,7 @@ class Stream:
         if self.failed is not None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed)
         if self.alarm:
-            raise Refused(Reason.PRECONDITION_FAILED, self.alarm)
+            raise Refused(Reason.NOT_AVAILABLE, self.alarm)
 
     def publish(self, pending: PendingEntries) -> None:
         """Queue entries; their publisher is told when they are stored."""

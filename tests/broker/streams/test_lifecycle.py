@@ -347,6 +347,8 @@ async def test_what_is_published_without_room_for_files_waits_for_it(
             await consumer.publish("s", body)
         await trio.sleep(10)
         assert server.host.alarms() == {"s": "the disk is full"}
+        declared = await peer.code(c.DeclarePublisher, 1, "", "s")
+        assert declared == ResponseCode.STREAM_NOT_AVAILABLE
         assert num_tries <= 12  # once a second, however many wait
     await trio.sleep(2)
     assert not server.host.alarms()
