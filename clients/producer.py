@@ -10,7 +10,6 @@ of messages never mean "none"; the server's 0 does, or that message 0 is stored.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import NoReturn, TypeAlias
 
 import anyio
@@ -493,20 +492,17 @@ class Producer:
         connection = self._connection
         if connection is None:
             return
-        frames = partial(self._next_frames, connection)
         while self._waiting and connection is self._connection:
             try:
-                await connection.send_frame(frames)
+                await connection.send_frame(self._next_frames)
             except ConnectionLost:
                 return  # it is sent again on the next connection
 
-    def _next_frames(self, connection: ClientConnection) -> bytes:
+    def _next_frames(self) -> bytes:
         """Frames of what waits longest.
 
         Called when they are sent next, not before: messages leave the queue as they are sent.
         """
-        if connection is not self._connection:
-            return b""
         frames: list[bytes] = []
         size = 0
         while self._waiting and size < _WRITE_BYTES:

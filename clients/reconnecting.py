@@ -313,9 +313,7 @@ class ReconnectingConnection:
                 continue
             if place.error is not None:
                 raise place.error
-            place.is_open = connection is self._connection
-            if not place.is_open:
-                place.interrupt()
+            place.is_open = True  # if the connection is gone already, it is opened on the next
 
     async def _close(self, ids: Ids, place: Place) -> None:
         """Close at the server; the program waits a while for that, its id as long as it takes."""

@@ -606,7 +606,7 @@ _READ = [
     ),
     Guard(
         "an index says nothing of chunks before a selector was known",
-        "readers",
+        "people",
         _READER,
         "        if filters is None or segment.damage or self.next_offset < matcher.since:\n"
         "            if filters is None:",
@@ -646,15 +646,6 @@ _READ = [
         _FILTERS,
         "            self.uncertain.append(ordinal)\n            return\n",
         "            return\n",
-    ),
-    Guard(
-        "no chunk is sent before the answer to a subscription",
-        "readers",
-        _SUBSCRIPTIONS,
-        "        self._context.answer(c.SubscribeResponse(command.correlation_id, OK))\n"
-        "        subscription.check()  # only now: no chunk before the answer\n",
-        "        subscription.check()\n"
-        "        self._context.answer(c.SubscribeResponse(command.correlation_id, OK))\n",
     ),
     Guard(
         "an AMQP consumer gets nothing before the offset that it asked for",
@@ -842,13 +833,6 @@ _CLIENTS = [
         "            self._is_new = False\n",
     ),
     Guard(
-        "messages leave the queue when they are sent, not before",
-        "clients",
-        _PRODUCER,
-        '        if connection is not self._connection:\n            return b""\n        frames',
-        "        frames",
-    ),
-    Guard(
         "a producer's flush waits for what is confirmed",
         "clients",
         _PRODUCER,
@@ -916,13 +900,6 @@ _CLIENTS = [
         _COMING_BACK,
         "        await self.consumers.reopen(connection)\n",
         "",
-    ),
-    Guard(
-        "one that was opened on a connection that is gone is opened again",
-        "clients",
-        _COMING_BACK,
-        "            place.is_open = connection is self._connection\n",
-        "            place.is_open = True\n",
     ),
     Guard(
         "a frame is sent whole, or not at all",
