@@ -34,6 +34,10 @@ class MemoryByteStream(ByteStream):
         self.moves: trio.Event | None = None
         self._stream = peer.stream
         self._is_killed = False
+        self.cut(cut)
+
+    def cut(self, cut: Cut) -> None:
+        """When it breaks by itself, from now on."""
         self._to_server = _NEVER if cut.to_server is None else cut.to_server
         self._to_client = _NEVER if cut.to_client is None else cut.to_client
 

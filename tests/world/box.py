@@ -69,6 +69,7 @@ class Box:
         is_over: no server is started any more.
         left: is called when nothing of a server counts any more.
         may_refuse: says whether something else may keep a server from starting.
+        cut: says when a new connection of the client library breaks.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Box:
         self.is_over = False
         self.left: Callable[[], None] = lambda: None
         self.may_refuse: Callable[[], bool] = lambda: False
+        self.cut: Callable[[], Cut] = Cut
         self.num_stops = 0
         self._app: tuple[Harness, Any] | None = None
         self.was_wiped = False
@@ -158,7 +160,7 @@ class Box:
         """The same for the client library."""
         if self.server is None:
             raise ConnectionLost("nobody is there")
-        line = MemoryByteStream(self._context.run(self.server.connect), Cut())
+        line = MemoryByteStream(self._context.run(self.server.connect), self.cut())
         self.lines.append(line)
         return line
 

@@ -72,6 +72,7 @@ LIMITS: dict[str, tuple[float, ...]] = {
     "clients.producer:_FRAME_MESSAGES": (1, 4),
     "clients.producer:_GATHERED": (1, 4),
     "clients.producer:_WRITE_BYTES": (1, 300),
+    "clients.connection:_PIECE_BYTES": (20, 300),
 }
 
 

@@ -88,26 +88,44 @@ class Machine:
             self._due()
 
     def rot(self, suffixes: tuple[str, ...]) -> str:
-        """A file with one of these endings is not what was written; its path, "" without one."""
-        found = sorted(path for path in self.data.rglob("*") if path.suffix in suffixes)
-        if not found:
-            return ""
-        path, content = self._chance.choice(found), bytearray()
-        match self._chance.randrange(4):
-            case 0:
+        """Some files with one of these endings are not what was written; which, and how.
+
+        The index of a segment that only a store has is left alone: it is no derived file there.
+        """
+        found = sorted(
+            path
+            for path in self.data.rglob("*")
+            if path.suffix in suffixes
+            and (path.suffix != ".index" or path.with_suffix(".segment").exists())
+        )
+        share = self._chance.choice((0.1, 0.5, 1))
+        return ", ".join(
+            f"{path.name} {self._rot_one(path, found)}"
+            for path in found
+            if self._chance.random() < share
+        )
+
+    def _rot_one(self, path: Path, others: list[Path]) -> str:
+        """What becomes of a file."""
+        content = bytearray(path.read_bytes())
+        match self._chance.choice(("gone", "another", "of before", "cut", "changed", "changed")):
+            case "gone" as how:
                 path.unlink()
-                return str(path)
-            case 1:
-                content += self._chance.choice(found).read_bytes()
-            case 2:
-                content += path.read_bytes()
+                return how
+            case "another" as how:
+                content[:] = self._chance.choice([p for p in others if p.exists()]).read_bytes()
+            case "of before" as how:  # as an earlier folder has it
+                life = self._folder / f"data-{self._chance.randint(1, self.num_lives)}"
+                old = life / path.relative_to(self.data)
+                content[:] = old.read_bytes() if old.exists() else content
+            case "cut" as how:
                 del content[self._chance.randint(0, len(content)) :]
-            case _:
-                content += path.read_bytes()
-                for at in self._chance.choices(range(len(content) or 1), k=3):
+            case how:
+                places = [at for at, byte in enumerate(content) if byte] or [0]
+                for at in self._chance.choices(places, k=3):
                     content[at : at + 1] = self._chance.randbytes(1)
         path.write_bytes(content)
-        return str(path)
+        return how
 
     def other_states(self, number: int, chance: Random) -> Iterator[RecordingDisk]:
         """Disks with what a power failure may leave now."""

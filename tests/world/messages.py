@@ -5,14 +5,15 @@ the middle by the world. The next one goes on with what a real one would have: w
 kept for its name, or what it has written down itself.
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
 
 import trio
 
-from clients import Client, Message, NoOffset, Producer, connect
+from clients import Client, ConnectionLost, Message, NoOffset, Producer, StreamError, connect
 from segments import FIRST, Log, Reader
 from segments.codec import walk_entries
 from segments.message import MessageView
@@ -30,6 +31,10 @@ END = "end"  # who publishes the last messages
 LAST = [Sent(END, number) for number in range(KINDS * TONES)]  # each selection wants one
 _COUNTS = (1, 1, 2, 5, 20)  # messages of a publisher at once
 _WAITS = (0, 0.01, 0.1, 0.6)  # seconds between them
+_PATIENCE = (math.inf, math.inf, math.inf, 0, 0.05)  # seconds until one asks again
+_ROOM_SECONDS = 5  # after which it is used that there is room again
+_LEAVES = 0.01  # how often a consumer ends by itself, at a message
+_LIVES = (1, 5, 40, 1 << 20)  # messages of a publisher, then another name is used
 _OVERLAPS = (0, 0, 1, 7, 30)  # messages that a named publisher sends again after a restart
 _AFTER_A_RESTART = 1_000
 _MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
@@ -37,7 +42,7 @@ _SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes; the last messa
 _ALL = 1 << 62
 _FOLDER, _OTHERS = "streams/%2F/s", 4  # states that are looked at when the power fails
 _DERIVED = (".index", ".filter", ".keys")
-_WRONG = 0.01  # messages with a filter value that they do not have, where that is refused
+_WRONG = 0.03  # messages with a filter value that they do not have, where that is refused
 _EVERY, _SIZES = 50, {7: 300, 8: 300, 31: 6_000}  # of so many messages some have as many bytes
 
 
@@ -72,7 +77,9 @@ class Messages:
         self._world = world
         self._witness = world.witness
         self._publishing: set[str] = set()
+        self._waiting: dict[str, Follower] = {}  # those that read on this server to the end
         self._is_strict = False
+        self._refusals = 0, -math.inf
         self._others = world.chance_of("other states")
         world.before_power_fails.append(self.look_at_other_states)
 
@@ -110,6 +117,8 @@ class Messages:
             "r": partial(self.publish_again, "r"),
             "raw": partial(peers.follow, self._world, STREAM, "raw", LAST),
             "a": partial(self.publish_amqp, "a"),
+            "b": self.publish_raw,
+            "o": partial(peers.store, self._world, STREAM, "o"),
         }
 
     def harms(self) -> dict[str, Program]:
@@ -118,16 +127,20 @@ class Messages:
     # -- programs
 
     async def publish(self, who: str, *, is_named: bool) -> None:
-        """Publish numbered messages until the world ends; all are confirmed then."""
+        """Publish numbered messages until the world ends; all are confirmed then.
+
+        Whose numbers are its own may have a name all the same, and let the library number them.
+        """
         following = 1
         chance = self._world.chance_of(who)
+        name = who if is_named or chance.random() < 0.5 else ""
         self._publishing.add(who)
         if is_named:
             self._witness.named.add(who)
 
         async def work(client: Client) -> None:
             nonlocal following
-            async with client.producer(STREAM, name=who if is_named else "") as producer:
+            async with client.producer(STREAM, name=name) as producer:
                 if is_named:
                     following = producer.last_publishing_id + 1
                     self._told(who, following)
@@ -150,22 +163,31 @@ class Messages:
         self, who: str, numbers: range, producer: Producer, chance: Random
     ) -> None:
         witness = self._witness
+        is_named = who in witness.named
         for number in numbers:
             sent = Sent(who, number)
             witness.sent.setdefault(sent, trio.current_time())
-            number_given = number if producer.name else None
-            await producer.send(message_of(sent), publishing_id=number_given)
+            given = number if is_named else None
+            await _insist(chance, partial(producer.send, message_of(sent), publishing_id=given))
         if chance.random() < 0.7:
-            await producer.flush()
-            self._told(who, numbers.stop) if producer.name else witness.confirm(
+            await _insist(chance, producer.flush)
+            self._told(who, numbers.stop) if is_named else witness.confirm(
                 [Sent(who, number) for number in numbers], trio.current_time()
             )
         await trio.sleep(_pause(numbers.stop, chance))
 
     async def publish_again(self, who: str) -> None:
-        """Publish under a name and by a count of its own, from 0; all that is not known again."""
-        chance, witness = self._world.chance_of(who), self._witness
+        """Publish under one name after the other."""
+        chance, number = self._world.chance_of(who), 0
         self._publishing.add(who)
+        while not self._world.is_ending:
+            number += 1
+            await self._publish_life(f"{who}{number}", chance.choice(_LIVES), chance)
+        self._publishing.discard(who)
+
+    async def _publish_life(self, who: str, most: int, chance: Random) -> None:
+        """Publish by a count of its own, from 0; all that is not known again."""
+        witness = self._witness
         witness.named.add(who)
         first = following = 0
 
@@ -173,17 +195,16 @@ class Messages:
             nonlocal first, following
             async with client.producer(STREAM, name=who) as producer:
                 following = first
-                while not self._world.is_ending:
+                while first < most and not self._world.is_ending:
                     following += chance.choice(_COUNTS)
                     for number in range(first, following):
                         one = Sent(who, number)
                         witness.sent.setdefault(one, trio.current_time())
                         is_wrong = self._is_strict and chance.random() < _WRONG
-                        await producer.send(
-                            message_of(one),
-                            publishing_id=number,
-                            filter_value="wrong" if is_wrong else None,
-                        )
+                        value = "wrong" if is_wrong else None
+                        message = message_of(one)
+                        send = partial(producer.send, message, filter_value=value)
+                        await _insist(chance, partial(send, publishing_id=number))
                     if chance.random() < 0.7:
                         await producer.flush()
                         self._told(who, following)
@@ -191,13 +212,19 @@ class Messages:
                     await trio.sleep(_pause(following, chance))
 
         await self._world.repeat(who, work)
-        self._publishing.discard(who)
 
     async def publish_amqp(self, who: str) -> None:
         """See `peers.publish`."""
         self._publishing.add(who)
         await peers.publish(self._world, STREAM, who, properties_of, _pause)
         self._publishing.discard(who)
+
+    async def publish_raw(self) -> None:
+        """See `peers.publish_named`."""
+        self._publishing.add("b")
+        share = _WRONG if self._is_strict else 0
+        await peers.publish_named(self._world, STREAM, "b", message_of, share)
+        self._publishing.discard("b")
 
     async def follow(
         self,
@@ -210,6 +237,8 @@ class Messages:
     ) -> None:
         """Read all messages that are wanted, until the last one of the world."""
         follower = self._witness.followers[name] = Follower(wants)
+        if not uri:
+            self._waiting[name] = follower
         own: int | None = None
         chance = self._world.chance_of(name)
         missing = {sent for sent in LAST if wants(sent)}
@@ -220,6 +249,7 @@ class Messages:
             if keeps_itself:
                 offset = "first" if own is None else own + 1
             follower.begins(0 if own is None or not keeps_itself else own + 1)
+            await self._ask_for_stored(client, "" if keeps_itself else name)
             async with client.consumer(
                 STREAM,
                 offset=offset,
@@ -235,24 +265,56 @@ class Messages:
                     if not missing:
                         return
                     if not keeps_itself and chance.random() < 0.1:
-                        await consumer.store_offset()
+                        await _insist(chance, consumer.store_offset)
                         if chance.random() < 0.3:
-                            await self._ask_for_stored(client, name)
+                            await self._ask_for_stored(client, name, seen.offset)
+                    if chance.random() < _LEAVES:
+                        raise StreamError("it begins again, in the middle of a chunk")
                     if chance.random() < 0.02:
                         await trio.sleep(chance.choice((0.05, 0.5)))
 
         await self._world.repeat(name, work, uri=uri)
 
-    async def _ask_for_stored(self, client: Client, name: str) -> None:
-        stored = await client.query_offset(STREAM, name)
+    async def _ask_for_stored(self, client: Client, name: str, given: int = 0) -> None:
+        """Ask how far a consumer has come, which has just stored an offset, perhaps."""
+        if not name:
+            return  # it stores none
+        witness, machine = self._witness, self._world.box.machine
+        boot = machine.num_boots
+        stored = await self._stored(client, name)
         if client.is_read_only:
             return  # it counts until that server ends
-        self._witness.stored.setdefault(name, []).append((trio.current_time(), stored))
+        is_same = (boot, machine) == (machine.num_boots, self._world.box.machine)
+        least = given if is_same and not self._lacks_room() else 0
+        witness.hear_stored(name, trio.current_time(), stored, least)
+
+    def _lacks_room(self) -> bool:
+        """Whether the disk has refused something a short while ago: offsets wait then."""
+        machine, now = self._world.box.machine, trio.current_time()
+        if machine.wrong or machine.num_refused != self._refusals[0]:
+            self._refusals = machine.num_refused, now
+        return now < self._refusals[1] + _ROOM_SECONDS
+
+    async def _stored(self, client: Client, name: str) -> int | None:
+        try:
+            return await self._answer(partial(client.query_offset, STREAM, name))
+        except NoOffset:
+            return None
+
+    async def _answer(self, ask: Callable[[], Awaitable[int]]) -> int:
+        """python-client.md: "questions are asked again, all of them"."""
+        try:
+            return await ask()
+        except ConnectionLost as error:
+            answer = await ask()  # raises what it did before if the connection is gone for good
+            if "no answer" not in str(error):
+                self._witness.faults.append(f"questions are asked again: {error}")
+            return answer
 
     async def follow_amqp(self, name: str, wants: Callable[[Sent], bool], **arguments: Any) -> None:
         """The same over AMQP, by offsets that it keeps itself."""
         world = self._world
-        follower = self._witness.followers[name] = Follower(wants)
+        follower = self._waiting[name] = self._witness.followers[name] = Follower(wants)
         missing = {sent for sent in LAST if wants(sent)}
         chance = world.chance_of(name)
         offset: int | str = "first"
@@ -268,6 +330,8 @@ class Messages:
                     follower.seen.append(Seen(at, parse(found.body)))
                     missing.discard(follower.seen[-1].message)
                     offset = at + 1
+                    if chance.random() < 0.1:
+                        await trio.sleep(chance.choice((0.01, 0.5)))
                     await peer.send(BasicAck(found.method.delivery_tag, False))
 
         while missing:
@@ -349,8 +413,10 @@ class Messages:
         await self._world.attempt("truncate", work)
 
     async def rot(self) -> None:
-        """A file that can be made again is not what was written: nothing of it may be missed."""
+        """Files that can be made again are not what was written: nothing may be missed for it."""
         self._world.note("rotten", self._world.box.machine.rot(_DERIVED))
+        if self._world.chance.random() < 0.5:  # else who has read them notices nothing
+            await self._world._kill()
 
     def look_at_other_states(self, now: float) -> None:
         """Open some of what else a power failure could leave, and judge it."""
@@ -388,14 +454,26 @@ class Messages:
         while self._publishing:
             await trio.sleep(0.1)
         self._witness.sent |= dict.fromkeys(LAST, trio.current_time())
+        chance = self._world.chance_of(END)
 
         async def work(client: Client) -> None:
             async with client.producer(STREAM) as producer:
                 for one in LAST:
                     await producer.send(message_of(one))
+                    if chance.random() < 0.5:
+                        await trio.sleep(chance.choice((0, 0.01, 0.1)))
+                    if chance.random() < 0.3:
+                        await producer.flush()
+                        await self._all_have(one)
 
         await self._world.repeat(END, work)
         self._witness.confirm(LAST, trio.current_time())
+
+    async def _all_have(self, one: Sent) -> None:
+        """Nothing else happens until all that wait for a message have it: nobody wakes them."""
+        for follower in self._waiting.values():
+            while follower.wants(one) and all(seen.message != one for seen in follower.seen):
+                await trio.sleep(0.1)
 
     async def settle(self) -> None:
         """Read what there is in the end."""
@@ -425,6 +503,15 @@ def _all_in(log: Log) -> Iterator[Seen]:
                 body = MessageView(raw[at.body : at.end]).body
                 yield Seen(offset, parse(body))
     reader.close()
+
+
+async def _insist(chance: Random, work: Callable[[], Awaitable[object]]) -> None:
+    """Do something; who gives it up after a while begins anew."""
+    is_done = False
+    while not is_done:
+        with trio.move_on_after(chance.choice(_PATIENCE)):
+            await work()
+            is_done = True
 
 
 def _pause(number: int, chance: Random) -> float:

@@ -1,19 +1,21 @@
-"""Clients that are not ours: a consumer and a publisher that know frames, and do nothing else.
+"""Clients that are not ours: consumers and publishers that know frames, and do nothing else.
 
 What our client library makes good, they notice: a chunk that comes before the answer to its
-subscription, or without credit.
+subscription, or without credit; what is stored of frames that were sent behind one that is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 import trio
 
+from clients import Message
 from segments.message import MessageView
 from streamd.wire.amqp091.methods import BasicAck
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
+from streamd.wire.stream.publish import encode_filtered_entry
 from tests.support.amqp import AmqpPeer, fields
 from tests.support.server import FIRST, Chunk, Peer
 from tests.world.box import GONE
@@ -125,6 +127,98 @@ async def publish(
                 tag += len(some)
                 world.witness.confirm(some, trio.current_time())
                 await trio.sleep(pause(following, chance))
+
+    await repeat(world, name, work, chance)
+
+
+async def publish_named(
+    world: World, stream: str, name: str, message_of: Callable[[Sent], Message], share: float
+) -> None:
+    """Publish under a name, frame after frame without a wait, until the world is ending.
+
+    Args:
+        world: it lives in.
+        stream: it publishes to.
+        name: of the publisher.
+        message_of: makes a message.
+        share: of messages that have another filter value than they say, and are refused.
+    """
+    chance, witness = world.chance_of(name), world.witness
+    witness.named.add(name)
+    first = 1  # of which it is not known that it is stored
+
+    async def work() -> None:
+        nonlocal first
+        async with world.box.peer() as peer:
+            if await peer.code(c.DeclarePublisher, 1, name, stream) != ResponseCode.OK:
+                raise Refused("no publisher")
+            following = first
+            while not world.is_ending or first < following:
+                for _ in range(0 if world.is_ending else chance.choice((0, 1, 4))):
+                    last = following + chance.choice(_COUNTS)
+                    some = [Sent(name, number) for number in range(following, last)]
+                    following = last
+                    for one in some:
+                        witness.sent.setdefault(one, trio.current_time())
+                    await peer.send(_frame(some, message_of, chance, share))
+                if chance.random() < 0.2 and await _sequence(peer, name, stream) < following - 1:
+                    refused = [found for found in peer.unasked if isinstance(found, c.PublishError)]
+                    if not refused and world.box.server is not None:
+                        witness.faults.append(f"what was published before counts: {following - 1}")
+                with trio.move_on_after(chance.choice((0, 0.1, 2))):
+                    while first < following:
+                        stored = await _stored(peer)
+                        first = max(first, *(number + 1 for number in stored))
+                        some = [Sent(name, number) for number in stored]
+                        witness.confirm(some, trio.current_time())
+                await trio.sleep(chance.choice((0, 0.1, 2)) * (1 + following / 60))
+
+    await repeat(world, name, work, chance)
+
+
+def _frame(
+    some: list[Sent], message_of: Callable[[Sent], Message], chance: Random, share: float
+) -> c.PublishFiltered:
+    entries = b""
+    for one in some:
+        message = message_of(one)
+        value = "wrong" if chance.random() < share else message.application_properties["kind"]
+        entries += encode_filtered_entry(one.number, message.encode(), str(value).encode())
+    return c.PublishFiltered(1, len(some), entries)
+
+
+async def _sequence(peer: Peer, name: str, stream: str) -> int:
+    """What a server says that it has of a publisher."""
+    found = await peer.ask(c.QueryPublisherSequence, name, stream)
+    if found.code != ResponseCode.OK:
+        raise Refused(found)
+    return int(found.sequence)
+
+
+async def _stored(peer: Peer) -> Sequence[int]:
+    """The messages that are confirmed next."""
+    found = await peer.next()
+    if not isinstance(found, c.PublishConfirm):
+        raise Refused(found)
+    return found.publishing_ids
+
+
+async def store(world: World, stream: str, name: str) -> None:
+    """Store offsets that somebody has come to, and ask for them at once, until the world ends."""
+    chance, witness = world.chance_of(name), world.witness
+
+    async def work() -> None:
+        async with world.box.peer() as peer:
+            while not world.is_ending:
+                stats = dict((await peer.ask(c.StreamStats, stream)).statistics)
+                if (offset := stats.get("committed_chunk_id", -1)) > 0:
+                    await peer.send(c.StoreOffset(name, stream, offset))
+                found = await peer.ask(c.QueryOffset, name, stream)
+                is_known = found.code == ResponseCode.OK
+                if not is_known and found.code != ResponseCode.NO_OFFSET:
+                    raise Refused(found)
+                witness.hear_stored(name, trio.current_time(), found.offset if is_known else None)
+                await trio.sleep(chance.choice(_PAUSES) * (1 + len(witness.stored[name]) / 20))
 
     await repeat(world, name, work, chance)
 

@@ -27,7 +27,7 @@ from tests.world.world import Program, World
 _CLIENTS = 4
 _STEPS = (3, 12)  # of a client, from, to
 _PAUSES = (0, 0, 0, 0, 0.01, 0.2, 1)  # seconds between them
-_LEAVES = 0.15  # how often a request is given up
+_LEAVES = 0.25  # how often a request is given up
 _LEAVES_AFTER = (0, 0.001, 0.02, 0.05, 0.1, 0.2)
 _MESSAGES = (1, 3, 30)  # published at once
 _AGES = 10  # seconds after which something that was wrong with the machine is not felt any more

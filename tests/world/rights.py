@@ -29,7 +29,8 @@ WHO, NAME = "ann", "r"
 RIGHTS = ("configure", "write", "read")
 _DONE, _REFUSED = (1, 200, 201, 204), (16, 401, 403)
 _PASSING = (6, 15)  # codes of refusals that say something of the machine
-_PAUSES = (0, 0.01, 0.1, 0.4)
+_PAUSES = (0, 0.1, 0.4, 2)
+_STEPS = (0, 0, 3, 10, 30)  # of the loop, before something is done while something changes
 _BEFORE_A_CHANGE = (0.02, 0.2, 0.2, 1)
 _A_MOMENT = 0.05  # seconds in which an answer arrives
 _ARGUMENTS = {"stream-filter-property": "kind", "stream-filter-derive": "true"}
@@ -161,6 +162,7 @@ class User:
         self._passwords = [f"{WHO}-0"]
         self._since: dict[str, tuple[bool, int, float]] = {}  # whether it is there, and since when
         self._frame: trio.Event | None = None  # is waited for by the chief
+        self._changing = trio.Event()  # is set when the chief begins a change
         self._stored: tuple[Any, int] | None = None
 
     def programs(self) -> dict[str, Program]:
@@ -226,6 +228,8 @@ class User:
         for what in (*away, *there):
             if what in self._since and self._since[what][0] == (what in away):
                 self._close(what, self._tick())
+        self._changing.set()
+        self._changing = trio.Event()
         while True:
             try:
                 code, told = await door.send(asked)
@@ -276,7 +280,7 @@ class User:
                 if kind is not HttpDoor:
                     self._note("enters", (password,), entering, is_done=True)
                 while not self._world.is_ending:
-                    await trio.sleep(chance.choice(_PAUSES))
+                    await self._pause(chance)
                     await act(door, password, chance)
             except Refused:
                 self._note("is refused", (password, "configure"), entering, is_done=False)
@@ -287,7 +291,14 @@ class User:
 
         while not self._world.is_ending:
             await self._world.guarded(who, work)
-            await trio.sleep(chance.choice(_PAUSES) + 0.2)
+            await self._pause(chance)
+
+    async def _pause(self, chance: Random) -> None:
+        """Until it is time to do something: often when something is just being changed."""
+        with trio.move_on_after(chance.choice(_PAUSES) + 0.2):
+            await self._changing.wait()
+            for _ in range(chance.choice(_STEPS)):
+                await trio.lowlevel.checkpoint()
 
     def _note(self, what: str, needs: tuple[str, ...], sent: int, *, is_done: bool) -> None:
         now = trio.current_time()

@@ -168,6 +168,18 @@ class Witness:
             if self.sent.get(message, 0) > self.killed_at:
                 self.killed_at = _NEVER  # a server has opened the stream, and flushed it
 
+    def hear_stored(self, name: str, now: float, offset: int | None, least: int = 0) -> None:
+        """The server says what a consumer has stored, at least what it was given, or said before.
+
+        None stands for nothing.
+        """
+        told = self.stored.setdefault(name, [])
+        least = max(least, told[-1][1] if told else 0)
+        if self.keeps_all and least and (offset is None or offset < least):
+            self.faults.append(f"what is stored stays: {name} has {offset}, before {least}")
+        if offset is not None:
+            told.append((now, offset))
+
     def kill(self, now: float) -> None:
         """The server was killed: its last second is on the device when the next has opened it."""
         self.killed_at = min(now, self.killed_at)

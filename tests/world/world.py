@@ -36,6 +36,7 @@ from streamd.connections.watch import LoopClock
 from streamd.net import threads, turns
 from tests.support import server as servers
 from tests.support.client import MemoryByteStream
+from tests.support.proxy import Cut
 from tests.support.server import Harness, simulated
 from tests.support.syncs import work_beside
 from tests.world.box import Box
@@ -50,6 +51,7 @@ _LATE = (0.5, 3)  # the same when it is late, before and after
 _LATE_FLUSH_SECONDS = 20.0  # that a flush which has begun then may take
 _PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
 _MOST_FAULTS = 30
+_LASTING = ("full", "late", "stall")  # what a server has to get over by itself, as the last fault
 _ALIVE = 5  # of so many faults all but one wait for a server that they can meet
 _MOST_OPERATIONS, _MOST_SYNCS = 80, 12  # on the disk, until the machine fails at one
 _LONGEST = 600  # seconds until everything must have ended
@@ -161,6 +163,7 @@ class World:
         self._lateness, self._late_at, self._late_until = 0.0, 0.0, -_LATE_FLUSH_SECONDS
         self._waiting: set[str] = set()  # programs that have not ended
         self._delays = Random(f"{seed}/delays")
+        self._cuts = Random(f"{seed}/cuts")
         for make in parts:
             self.parts.append(make(self))
         self._programs = {n: work for part in self.parts for n, work in part.programs().items()}
@@ -367,6 +370,7 @@ class World:
             "kill": self._kill,
             "power": self._cut_power,
             "cut": self._cut_line,
+            "cut at": self._cut_lines_at,
             "crash": self._crash,
             "full": self._fill,
             "broken": self._break,
@@ -408,6 +412,22 @@ class World:
         if lines:
             self.chance.choice(lines).kill()
 
+    async def _cut_lines_at(self) -> None:
+        """Connections break in the middle of what is on its way, for a while new ones as well."""
+        for box in self.boxes.values():
+            box.cut = self._some_cut
+            for line in box.lines:
+                if isinstance(line, MemoryByteStream) and self.chance.random() < 0.5:
+                    line.cut(self._some_cut())
+        await trio.sleep(self.chance.choice((0.1, 1, 5)))
+        for box in self.boxes.values():
+            box.cut = Cut
+
+    def _some_cut(self) -> Cut:
+        """After one byte or thousands, on the way there or back; or never."""
+        size = int(self._cuts.choice((10, 100, 1_000, 5_000)) * self._cuts.random())
+        return self._cuts.choice((Cut(), Cut(to_server=size), Cut(to_client=size)))
+
     async def _crash(self) -> None:
         if self.scopes:
             self.chance.choice(list(self.scopes.values())).cancel()
@@ -417,8 +437,8 @@ class World:
         self._go_wrong(self.chance.choice(("full", "full", "few")))
         await trio.sleep(self.chance.choice((0.05, 1, 3)))
         self.box.machine.disarm()
-        if self.box.machine.wrong and self.chance.random() < 0.3:
-            self._lose_power()
+        if self.box.machine.wrong and self.chance.random() < 0.4:
+            self.chance.choice((self._lose_power, self._end_process))()
         self.box.machine.wrong = ""
 
     def _go_wrong(self, how: str) -> None:
@@ -497,7 +517,7 @@ class World:
         for line in still:
             if self.chance.random() < 0.5:
                 line.moves = event
-        await trio.sleep(self.chance.choice((0.1, 1, 12)))
+        await trio.sleep(self.chance.choice((0.1, 1, 15)))
         event.set()
 
     async def _set_clock(self) -> None:
@@ -538,6 +558,8 @@ def _faults(names: list[str], chance: Random) -> Iterable[Fault]:
     for _ in range(chance.randint(1, _MOST_FAULTS)):
         name = chance.choices(names, weights)[0]
         yield Fault(slow * chance.choice(_PAUSES), name, chance.randrange(1 << 30))
+    if last := [name for name in _LASTING if name in names]:
+        yield Fault(0, chance.choice(last), chance.randrange(1 << 30))
 
 
 def _each(error: BaseException) -> list[BaseException]:
