@@ -1,4 +1,4 @@
-"""Giving a file new content in one step."""
+"""Giving a file new content in one step, or the one that it has once more."""
 
 from collections.abc import Callable
 from pathlib import PurePath
@@ -6,6 +6,7 @@ from pathlib import PurePath
 from segments.disk import Disk, File
 
 TEMPORARY_SUFFIX = ".tmp"
+_COPY_BYTES = 1 << 20
 
 
 def replace_file(disk: Disk, path: str, content: bytes, *, is_synced: bool = True) -> File:
@@ -48,3 +49,17 @@ def replace_with(
         raise
     file.path = path
     return file
+
+
+def write_again(disk: Disk, path: str, start: int) -> None:
+    """Write what a file has from `start` on once more, in its place; nothing is synced.
+
+    Raises:
+        StorageError: the system refused; the file has the same content.
+    """
+    file = disk.open(path, writable=True)
+    try:
+        for position in range(start, file.size(), _COPY_BYTES):
+            file.write([file.read(_COPY_BYTES, position)], position)
+    finally:
+        file.close()

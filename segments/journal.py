@@ -13,7 +13,7 @@ chunks are all on the device stays in the file; segments that it does not cover 
 from pathlib import PurePath
 
 from segments import codec
-from segments.atomic_write import replace_file
+from segments.atomic_write import replace_file, write_again
 from segments.codec import FILE_HEADER_SIZE, Checkpoint, JournalRecord
 from segments.disk import Disk, File
 from segments.errors import (
@@ -141,6 +141,9 @@ class Journal:
 
         A process that was killed leaves what it wrote and did not sync, a fresh name included. A
         flush with a checkpoint syncs a snapshot of the same offset first.
+
+        Raises:
+            StorageError: the system refused.
         """
         last = self.records[-1] if self.records else _NONE
         is_flushed = (
@@ -150,6 +153,7 @@ class Journal:
             and last.next_offset == checkpoint.next_offset
         )
         if self.exists and not is_flushed:
+            write_again(self._disk, self._path, 0)  # see `Plan.write_again`
             self.is_dirty = self.has_new_name = True
 
     @property

@@ -220,6 +220,7 @@ class Log:
             opened.callback(lock.release)
             plan = recovery.examine(disk, folder)
             plan.apply(disk)
+            plan.write_again(disk)
             if life is not None and not plan.has_life:
                 plan.life = plan.life or life or new_life()
                 put_mark(disk, folder, LIFE, plan.life)

@@ -11,11 +11,11 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 from segments import codec
-from segments.atomic_write import replace_file
+from segments.atomic_write import replace_file, write_again
 from segments.codec import Checkpoint
 from segments.disk import Disk, File
 from segments.errors import StorageError, UnreadableError
-from segments.segment import Segment
+from segments.segment import INDEX_SUFFIX, Segment
 from segments.store.manifest import Manifest
 
 QUARANTINE = "quarantine"
@@ -237,6 +237,20 @@ class Plan:
         if self.checkpoint is None or not self.has_tail:
             return False
         return self.checkpoint.segment == self.segments[-1].base_offset
+
+    def write_again(self, disk: Disk) -> None:
+        """Write what a process left that ended in this run of the machine, so that syncs bring it.
+
+        What its syncs failed to bring to the device counts as written for the system: it can be
+        read, and a later sync would leave it out, and succeed.
+        """
+        if disk.boot() not in self.boots:
+            return  # what is read is what is on the device
+        for segment in self.unflushed:
+            at, base = self.checkpoint, segment.base_offset
+            start = at.position if at is not None and at.segment == base else 0
+            write_again(disk, segment.path(), start)
+            write_again(disk, segment.path(INDEX_SUFFIX), 0)
 
     def apply(self, disk: Disk) -> None:
         """Carry out all steps."""

@@ -25,7 +25,7 @@ from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.wire.stream.publish import Outgoing, decode_filtered_entries, encode_filtered_entries
-from tests.crash.recorder import RecordingDisk
+from tests.support.recorder import RecordingDisk
 
 FOLDER, _TRASH = "data/s", "data/trash"
 KEY = "k"

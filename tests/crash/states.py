@@ -30,7 +30,6 @@ from segments.search.token import BadToken, read_token
 from segments.segment import walk_headers
 from segments.verify import verify
 from streamd.broker.streams.flusher import FlushMode
-from tests.crash.recorder import RecordingDisk, Tree
 from tests.crash.runs import (
     FOLDER,
     KEY,
@@ -42,6 +41,7 @@ from tests.crash.runs import (
     search,
 )
 from tests.support.logs import entry
+from tests.support.recorder import RecordingDisk, Tree
 
 _NEAR_CUTS = 0.2  # of the states: shortly before a truncation is done
 _CUT_OPERATIONS = 12

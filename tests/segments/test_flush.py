@@ -6,8 +6,10 @@ import pytest
 
 from segments import Log, LogPolicy
 from segments.errors import StorageError
+from segments.verify import verify
 from tests.support.disk import FaultyDisk, FaultyFile
 from tests.support.logs import append, read_bodies
+from tests.support.recorder import Drop, RecordingDisk
 
 
 class FolderDisk(FaultyDisk):
@@ -178,6 +180,28 @@ def test_offsets_that_a_killed_process_left_are_flushed_on_opening() -> None:
     assert log.journal.tracking.offset(b"reader") == 2
     disk.cut_power({}, {})
     assert Log.open("s", LogPolicy(), disk).journal.tracking.offset(b"reader") == 2
+
+
+def test_what_a_failed_sync_has_left_is_written_again() -> None:
+    """The system takes it for written: it reads it, and syncs nothing of it any more."""
+    disk = RecordingDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=2), disk)
+    disk.sync_folder("")
+    for n in range(5):
+        append(log, [b"%d" % n], sequences={b"p": n})
+    log.journal.tracking.store_offset(b"reader", 4)
+    log.journal.write_pending(log.committed_offset)
+    for node in list(disk.tree.contents):
+        disk.do(Drop(node))
+    del log  # killed
+    log = Log.open("s", LogPolicy(), disk)
+    assert len(read_bodies(log)) == 5
+    disk = RecordingDisk(disk.synced(len(disk.operations)), boot=2)
+    log = Log.open("s", LogPolicy(), disk)
+    assert read_bodies(log) == [b"%d" % n for n in range(5)]
+    assert (log.report.losses, log.journal.tracking.offset(b"reader")) == ((), 4)
+    log.close()
+    assert list(verify(disk, "s")) == []
 
 
 def test_the_name_of_a_journal_that_a_killed_process_left() -> None:

@@ -14,8 +14,8 @@ from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from segments.verify import verify
-from tests.crash.recorder import RecordingDisk
 from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
+from tests.support.recorder import RecordingDisk
 
 _POLICY = LogPolicy(max_segment_chunks=3)
 

@@ -10,8 +10,8 @@ from segments.marks import life_number, new_life
 from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
-from tests.crash.recorder import RecordingDisk
 from tests.support.logs import append
+from tests.support.recorder import RecordingDisk
 
 
 def _manifest(creation: str) -> Manifest:

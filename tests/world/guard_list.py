@@ -96,6 +96,20 @@ _DURABLE = [
         "        if self.exists and not is_flushed and not self.records:\n",
     ),
     Guard(
+        "what a failed sync may have left out of a segment is written again",
+        "log",
+        _LOG,
+        "            plan.write_again(disk)\n",
+        "",
+    ),
+    Guard(
+        "what a failed sync may have left out of a journal is written again",
+        "log",
+        _JOURNAL,
+        "            write_again(self._disk, self._path, 0)  # see `Plan.write_again`\n",
+        "",
+    ),
+    Guard(
         "a file is synced before it replaces another",
         "log",
         "segments/atomic_write.py",

@@ -29,6 +29,7 @@ LIMITS: dict[str, tuple[float, ...]] = {
     "segments.retention:_AT_ONCE": (1,),
     "segments.truncation:_COPY_BYTES": (64, 1_000),
     "segments.recovery.steps:_COPY_BYTES": (64,),
+    "segments.atomic_write:_COPY_BYTES": (64,),
     "segments.chunk_check:_READ_BYTES": (50,),
     "streamd.broker.streams.log_keeper:_IDLE_SECONDS": (0, 0.2),
     "streamd.broker.streams.log_keeper:_SWEEP_SECONDS": (0.1, 1),

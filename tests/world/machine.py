@@ -10,6 +10,7 @@ The catalog is SQLite's. It is taken for durable with each commit, see A9 of dur
 
 import errno
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,12 +23,13 @@ from typing import Any
 from segments import disk as segments_disk
 from segments.errors import FLUSH, StorageError
 from streamd.broker.catalog.catalog import CATALOG_FILE
-from tests.crash.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
+from tests.support.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, Tree, Unlink, Write
 
 here: ContextVar["Machine | None"] = ContextVar("the machine of this task", default=None)
 
 _REFUSALS = {"full": errno.ENOSPC, "few": errno.EMFILE, "broken": errno.EIO}
 _CREATED = ("open", "create")
+_MOST_RECORDED = 300  # operations, before the record starts later
 
 
 class Machine:
@@ -40,46 +42,63 @@ class Machine:
     Attributes:
         data: the server's folder.
         num_lives: how many folders there were.
-        num_boots: how often it was started, from 1.
+        num_boots: how often it was started, from any number on.
         wrong: "" or what each write and sync is refused with: "full", "broken"; with "few" only new
             files are. A full disk takes a part of what is written, perhaps; what a broken one has
             not synced is lost with the power, whatever it says later.
         num_refused: how many have been.
         broken_at: when that began, until the next server.
+        kinds: of operations that there were, and how many of each: what is done to which file.
+        before_each: is called before each, with its kind, its path and, of a write, what is
+            written; what it looks at has been done by then, and nothing of this one.
     """
 
     def __init__(self, folder: Path, chance: Random) -> None:
         self._folder = folder
         self._chance = chance
         self.num_lives = 1
-        self._record = RecordingDisk()
+        self.num_boots = chance.randrange(1 << 30)
+        self._record = RecordingDisk(boot=self.num_boots)
         self._nodes: dict[int, int] = {}  # by the inode of a file
-        self.num_boots = 1
         self.wrong = ""
         self.num_refused = 0
         self.broken_at: float | None = None
-        self._left, self._due, self._counts_writes = 0, _nothing, True
+        self.kinds: Counter[str] = Counter()
+        self.before_each: Callable[[str, str, Write | None], None] = lambda *_: None
+        self._left, self._due = 0, _nothing
+        self._counts: Callable[[str], bool] = brings_to_device
         self.data = folder / f"data-{self.num_lives}"
         self._root = str(self.data)
         self.data.mkdir()
 
-    def arm(self, number: int, due: Callable[[], Any], *, counts_writes: bool) -> None:
+    def arm(self, number: int, due: Callable[[], Any], counts: Callable[[str], bool]) -> None:
         """Call `due` just before the operation of that number, which may have been begun.
 
-        Those that bring something to the device are counted, or all.
+        Args:
+            number: from 1, of those that are counted.
+            due: see above.
+            counts: whether one of a kind is counted; see `brings_to_device`.
         """
-        self._left, self._due, self._counts_writes = number, due, counts_writes
+        self._left, self._due, self._counts = number, due, counts
 
     def disarm(self) -> None:
         """Do not, if it has not happened yet."""
         self._left = 0
 
     def _step(
-        self, path: str, begin: Callable[[], Any] | None = None, *, is_sync: bool = False
+        self,
+        what: str,
+        path: str,
+        begin: Callable[[], Any] | None = None,
+        written: Write | None = None,
     ) -> None:
         """An operation comes; `begin` does a part of it."""
-        is_counted = is_sync or self._counts_writes
-        if not self._left or not is_counted or self._place(path) is None:
+        if self._place(path) is None:
+            return
+        kind = f"{what} {_kind_of(path)}"
+        self.kinds[kind] += 1
+        self.before_each(kind, path, written)
+        if not self._left or not self._counts(kind):
             return
         self._left -= 1
         if not self._left:
@@ -127,15 +146,15 @@ class Machine:
         path.write_bytes(content)
         return how
 
-    def other_states(self, number: int, chance: Random) -> Iterator[RecordingDisk]:
-        """Disks with what a power failure may leave now."""
-        for _ in range(number):
-            tree = self._record.power_cut(len(self._record.operations), chance)
-            yield RecordingDisk(tree, self.num_boots + 1)
+    @property
+    def record(self) -> RecordingDisk:
+        """What was asked of the disk."""
+        if len(self._record.operations) > _MOST_RECORDED:
+            self._record.settle()
+        return self._record
 
     def kill(self) -> None:
         """The process ends: all that it has written is there."""
-        self._record.operations = [one for one in self._record.operations if type(one) is not Drop]
         before = self._leave()
         shutil.copytree(before, self.data)
         self._learn_nodes()
@@ -147,7 +166,7 @@ class Machine:
         shutil.copytree(before, self.data, ignore=self._recorded_in(before))
         _lay(tree, 0, self.data)
         self.num_boots += 1
-        self._record = RecordingDisk(tree)
+        self._record = RecordingDisk(tree, self.num_boots)
         self._learn_nodes()
 
     def wipe(self) -> None:
@@ -155,7 +174,7 @@ class Machine:
         self._leave()
         self.data.mkdir()
         self.num_boots += 1
-        self._record, self._nodes = RecordingDisk(), {}
+        self._record, self._nodes = RecordingDisk(boot=self.num_boots), {}
 
     @property
     def left(self) -> Path:
@@ -243,7 +262,9 @@ class Machine:
                 whole = b"".join(parts)
                 put(file, [whole[: self._chance.randint(0, len(whole))]], position)
 
-            self._step(file.path, write_some)
+            node = self._node(file)
+            now = None if node is None else Write(node, position, b"".join(parts))
+            self._step("write", file.path, write_some, now)
             if self.wrong == "full" and self._place(file.path) is not None:
                 write_some()
             self._refuse("write", file.path)
@@ -259,7 +280,7 @@ class Machine:
 
     def _truncate(self, original: Any) -> Any:
         def truncate(file: Any, size: int) -> None:
-            self._step(file.path)
+            self._step("cut", file.path)
             self._refuse("cut", file.path)
             original(file, size)
             if (node := self._node(file)) is not None:
@@ -269,7 +290,7 @@ class Machine:
 
     def _sync(self, original: Any) -> Any:
         def sync(file: Any) -> None:
-            self._step(file.path, is_sync=True)
+            self._step("sync", file.path)
             node = self._node(file)
             if self.wrong == "broken":
                 if node is not None:
@@ -283,7 +304,7 @@ class Machine:
 
     def _create(self, original: Any) -> Any:
         def create(disk: Any, path: str) -> Any:
-            self._step(path)
+            self._step("create", path)
             self._refuse("open", path)
             file = original(disk, path)
             place = self._place(path)
@@ -308,7 +329,7 @@ class Machine:
 
     def _make_folder(self, original: Any) -> Any:
         def make_folder(disk: Any, folder: str) -> None:
-            self._step(folder)
+            self._step("make", folder)
             self._refuse("create", folder)
             place = self._place(folder)
             original(disk, folder)
@@ -329,7 +350,7 @@ class Machine:
 
     def _remove(self, original: Any) -> Any:
         def remove(disk: Any, path: str) -> None:
-            self._step(path)
+            self._step("remove", path)
             original(disk, path)
             self._unlink(path)
 
@@ -339,7 +360,7 @@ class Machine:
 
     def _rename(self, original: Any) -> Any:
         def rename(disk: Any, old: str, new: str) -> None:
-            self._step(new, is_sync=True)
+            self._step("rename", new)
             original(disk, old, new)
             self._note_move(old, new)
 
@@ -362,7 +383,7 @@ class Machine:
 
     def _sync_folder(self, original: Any) -> Any:
         def sync_folder(disk: Any, folder: str) -> None:
-            self._step(folder, is_sync=True)
+            self._step("sync names", folder)
             if self.wrong == "broken":
                 self._refuse(FLUSH, folder)
             original(disk, folder)
@@ -374,9 +395,20 @@ class Machine:
 
     def _boot(self, original: Any) -> Any:
         def boot(disk: Any) -> str:
-            return f"boot-{self.num_boots}" if here.get() is self else original(disk)
+            return f"{self.num_boots}" if here.get() is self else original(disk)
 
         return boot
+
+
+def brings_to_device(kind: str) -> bool:
+    """Operations of this kind do, or give a file its name."""
+    return kind.startswith(("sync", "rename"))
+
+
+def _kind_of(path: str) -> str:
+    """Of a file: its name without numbers and ids."""
+    name = basename(path)
+    return name[name.find(".") :] if name[:1].isdigit() else name.partition("-")[0]
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ kept for its name, or what it has written down itself.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -14,14 +14,12 @@ from typing import Any
 import trio
 
 from clients import Client, ConnectionLost, Message, NoOffset, Producer, StreamError, connect
-from segments import FIRST, Log, Reader
-from segments.codec import walk_entries
-from segments.message import MessageView
 from streamd.wire.amqp091.methods import BasicAck
 from tests.support.amqp import Delivery
 from tests.world import peers
 from tests.world.box import GONE
-from tests.world.witness import Follower, Found, Seen, Sent, Walk, parse
+from tests.world.states import States
+from tests.world.witness import Follower, Found, Seen, Sent, Walk, read
 from tests.world.world import Program, World
 
 STREAM = "s"
@@ -40,7 +38,7 @@ _AFTER_A_RESTART = 1_000
 _MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
 _SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes; the last messages have fewer
 _ALL = 1 << 62
-_FOLDER, _OTHERS = "streams/%2F/s", 4  # states that are looked at when the power fails
+_FOLDER = "streams/%2F/s"
 _DERIVED = (".index", ".filter", ".keys")
 _WRONG = 0.03  # messages with a filter value that they do not have, where that is refused
 _EVERY, _SIZES = 50, {7: 300, 8: 300, 31: 6_000}  # of so many messages some have as many bytes
@@ -57,15 +55,15 @@ def properties_of(sent: Sent) -> dict[str, Any]:
     }
 
 
-def message_of(sent: Sent) -> Message:
+def message_of(sent: Sent, edition: int = 0) -> Message:
     """What is published; some are large."""
-    body = str(sent).ljust(_SIZES.get(sent.number % _EVERY, 0))
+    body = f"{sent}/{edition}".ljust(_SIZES.get(sent.number % _EVERY, 0))
     return Message(body.encode(), application_properties=properties_of(sent))
 
 
 def seen_of(received: Any) -> Seen:
     """What a program was given."""
-    return Seen(received.offset, parse(bytes(received.body)))
+    return read(received.offset, bytes(received.body))
 
 
 class Messages:
@@ -80,8 +78,7 @@ class Messages:
         self._waiting: dict[str, Follower] = {}  # those that read on this server to the end
         self._is_strict = False
         self._refusals = 0, -math.inf
-        self._others = world.chance_of("other states")
-        world.before_power_fails.append(self.look_at_other_states)
+        States(world, _FOLDER)
 
     async def prepare(self) -> None:
         """Make the stream; it is there once that is answered."""
@@ -131,7 +128,7 @@ class Messages:
 
         Whose numbers are its own may have a name all the same, and let the library number them.
         """
-        following = 1
+        following, edition = 1, 0
         chance = self._world.chance_of(who)
         name = who if is_named or chance.random() < 0.5 else ""
         self._publishing.add(who)
@@ -139,7 +136,8 @@ class Messages:
             self._witness.named.add(who)
 
         async def work(client: Client) -> None:
-            nonlocal following
+            nonlocal following, edition
+            edition += 1
             async with client.producer(STREAM, name=name) as producer:
                 if is_named:
                     following = producer.last_publishing_id + 1
@@ -149,7 +147,8 @@ class Messages:
                     following += _AFTER_A_RESTART  # what became of the others is not known
                 while not self._world.is_ending:
                     first, following = following, following + chance.choice(_COUNTS)
-                    await self._publish_some(who, range(first, following), producer, chance)
+                    some = range(first, following)
+                    await self._publish_some(who, some, producer, chance, edition)
 
         await self._world.repeat(who, work)
         self._publishing.discard(who)
@@ -160,7 +159,7 @@ class Messages:
         self._witness.confirm(told, trio.current_time())
 
     async def _publish_some(
-        self, who: str, numbers: range, producer: Producer, chance: Random
+        self, who: str, numbers: range, producer: Producer, chance: Random, edition: int
     ) -> None:
         witness = self._witness
         is_named = who in witness.named
@@ -168,7 +167,8 @@ class Messages:
             sent = Sent(who, number)
             witness.sent.setdefault(sent, trio.current_time())
             given = number if is_named else None
-            await _insist(chance, partial(producer.send, message_of(sent), publishing_id=given))
+            message = message_of(sent, edition)
+            await _insist(chance, partial(producer.send, message, publishing_id=given))
         if chance.random() < 0.7:
             await _insist(chance, producer.flush)
             self._told(who, numbers.stop) if is_named else witness.confirm(
@@ -189,10 +189,11 @@ class Messages:
         """Publish by a count of its own, from 0; all that is not known again."""
         witness = self._witness
         witness.named.add(who)
-        first = following = 0
+        first = following = edition = 0
 
         async def work(client: Client) -> None:
-            nonlocal first, following
+            nonlocal first, following, edition
+            edition += 1
             async with client.producer(STREAM, name=who) as producer:
                 following = first
                 while first < most and not self._world.is_ending:
@@ -202,7 +203,7 @@ class Messages:
                         witness.sent.setdefault(one, trio.current_time())
                         is_wrong = self._is_strict and chance.random() < _WRONG
                         value = "wrong" if is_wrong else None
-                        message = message_of(one)
+                        message = message_of(one, edition)
                         send = partial(producer.send, message, filter_value=value)
                         await _insist(chance, partial(send, publishing_id=number))
                     if chance.random() < 0.7:
@@ -327,7 +328,7 @@ class Messages:
                 await peer.consume(STREAM, prefetch=prefetch, x_stream_offset=offset, **arguments)
                 while missing and isinstance(found := await peer.next(), Delivery):
                     at = found.properties.headers["x-stream-offset"].value
-                    follower.seen.append(Seen(at, parse(found.body)))
+                    follower.seen.append(read(at, found.body))
                     missing.discard(follower.seen[-1].message)
                     offset = at + 1
                     if chance.random() < 0.1:
@@ -418,35 +419,6 @@ class Messages:
         if self._world.chance.random() < 0.5:  # else who has read them notices nothing
             await self._world._kill()
 
-    def look_at_other_states(self, now: float) -> None:
-        """Open some of what else a power failure could leave, and judge it."""
-        world, chance = self._world, self._others
-        if "tier" in world.box.settings:
-            return  # a reader of the folder alone does not have all
-        commits_on_flush = self._witness.flushes == "always"
-        for disk in world.box.machine.other_states(_OTHERS, chance):
-            if disk.tree.find(_FOLDER) is None or "life-" not in "".join(disk.list(_FOLDER)):
-                continue
-            for number in range(2):
-                log = Log.open(_FOLDER, None, disk, commits_on_flush=commits_on_flush)
-                seen, tracking = list(_all_in(log)), log.journal.tracking
-                log.close()
-                found = [*self._witness.would_find(seen, now), *log.report.losses]
-                found += log.report.steps if number else ()
-                last = dict(message for _, message in seen)
-                if not self._witness.asked:
-                    found += [
-                        f"{who} has come to {last.get(who)}, the server says {told}"
-                        for who in sorted(self._witness.named)
-                        if (told := tracking.sequence(who.encode())) != last.get(who)
-                    ]
-                found += [
-                    f"{offset} is stored for {name!r}, behind the end"
-                    for name, offset in tracking.offsets().items()
-                    if seen and offset > seen[-1].offset
-                ]
-                self._witness.faults += [f"another state: {fault}" for fault in found]
-
     # -- the end
 
     async def finish(self) -> None:
@@ -491,18 +463,6 @@ class Messages:
             self._witness.figures = info.figures
 
         await self._world.repeat("read", work)
-
-
-def _all_in(log: Log) -> Iterator[Seen]:
-    """What a reader finds in a log."""
-    reader = Reader(log, log.segments.find(FIRST))
-    while not reader.at_end:
-        for chunk in reader.read(1_000, 1 << 20, 1_000):
-            raw = chunk.file.read(chunk.header.data_size, chunk.data_position)
-            for offset, at in enumerate(walk_entries(raw), chunk.header.chunk_id):
-                body = MessageView(raw[at.body : at.end]).body
-                yield Seen(offset, parse(body))
-    reader.close()
 
 
 async def _insist(chance: Random, work: Callable[[], Awaitable[object]]) -> None:

@@ -19,7 +19,7 @@ from streamd.wire.stream.publish import encode_filtered_entry
 from tests.support.amqp import AmqpPeer, fields
 from tests.support.server import FIRST, Chunk, Peer
 from tests.world.box import GONE
-from tests.world.witness import Follower, Seen, Sent, parse
+from tests.world.witness import Follower, Sent, read
 from tests.world.world import Program, World
 
 _AT_OFFSET = 4
@@ -70,7 +70,7 @@ async def follow(world: World, stream: str, name: str, last: list[Sent]) -> None
                     world.witness.faults.append(f"credit: {name} got a chunk too many")
                 for offset, raw in enumerate(chunk.bodies, chunk.header.chunk_id):
                     if offset >= asked:
-                        follower.seen.append(Seen(offset, parse(MessageView(raw).body)))
+                        follower.seen.append(read(offset, MessageView(raw).body))
                         missing.discard(follower.seen[-1].message)
                 if not credit or chance.random() < 0.5:
                     more = chance.choice(_COUNTS)

@@ -23,7 +23,7 @@ from tests.support.amqp import AmqpPeer, fields
 from tests.support.server import FIRST, NEXT, Harness, Peer
 from tests.world.box import GONE, Line
 from tests.world.messages import KINDS, LAST, SQL, STREAM, TONES, Messages, has, seen_of
-from tests.world.witness import Block, Follower, Seen, Sent, Witness, parse
+from tests.world.witness import Block, Follower, Sent, Witness, parse, read
 from tests.world.world import Program, World
 
 _TEAM, _GROUP = "team", "big"
@@ -112,7 +112,7 @@ class Sharing:
             peer.unasked.insert(0, command)
             chunk = await peer.chunk()
             for at, body in enumerate(chunk.bodies, chunk.header.chunk_id):
-                follower.seen.append(Seen(at, parse(bytes(MessageView(body).body))))
+                follower.seen.append(read(at, bytes(MessageView(body).body)))
                 missing.discard(follower.seen[-1].message)
             await peer.send(c.Credit(1, 1))
             if chance.random() < 0.3:

@@ -6,7 +6,7 @@ that a client relies on is one checker, with the sentence that it holds; see `PR
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,17 +25,28 @@ class Sent(NamedTuple):
         return f"{self.who}:{self.number}"
 
 
-def parse(body: bytes) -> Sent:
-    """Of the message with this body."""
-    who, _, number = body.decode().partition(":")
-    return Sent(who, int(number))
-
-
 class Seen(NamedTuple):
-    """A message that somebody was given."""
+    """A message that somebody was given.
+
+    Attributes:
+        edition: what stands under its number; another one where it was published anew.
+    """
 
     offset: int
     message: Sent
+    edition: int = 0
+
+
+def read(offset: int, body: bytes) -> Seen:
+    """The message with this body."""
+    text, _, edition = body.decode().partition("/")
+    who, _, number = text.partition(":")
+    return Seen(offset, Sent(who, int(number)), int(edition or 0))
+
+
+def parse(body: bytes) -> Sent:
+    """The same without where it stands."""
+    return read(0, body).message
 
 
 @dataclass
@@ -215,10 +226,28 @@ class Witness:
         """A machine that is lost may have given it out, and the store had not got it."""
         return any(first <= offset < following for first, following in self.left)
 
-    def would_find(self, log: list[Seen], now: float) -> list[str]:
-        """What did not hold if the power failed now and left this of the stream."""
-        other = replace(self, log=log, lost=set(self.lost), stored={}, faults=[])
-        other.lose_power(now)
+    def would_find(
+        self,
+        log: list[Seen],
+        now: float,
+        stored: Mapping[str, int] | None = None,
+        *,
+        is_killed: bool = False,
+    ) -> list[str]:
+        """What did not hold if a crash left this of the stream.
+
+        Args:
+            log: what is there.
+            now: when the power failed.
+            stored: offsets by name; None when nobody knows.
+            is_killed: the power did not fail, the server was killed.
+        """
+        other = replace(self, log=log, lost=set(self.lost), stored=dict(self.stored), faults=[])
+        other.others = {}
+        names = self.stored if log and stored is not None else ()
+        other.stored_at_end = {name: (stored or {}).get(name) for name in names}
+        if not is_killed:
+            other.lose_power(now)
         return [f"{check.__name__}: {fault}" for check in _AT_ANY_TIME for fault in check(other)]
 
     def judge(self) -> list[str]:
@@ -281,14 +310,16 @@ def _what_survives_has_no_gaps(told: Witness) -> Iterator[str]:
 
 def _an_offset_means_one_message(told: Witness) -> Iterator[str]:
     """durability.md: "P4: The offset of a message … is never given to another message"."""
-    meant: dict[int, Sent] = {}
+    meant: dict[int, Seen] = {}
     everybody = {"the stream": told.log} | {n: f.seen for n, f in told.followers.items()}
     everybody |= {"an old server": told.elsewhere}
     everybody |= {"a search": [seen for found in told.found for seen in found.results]}
     for who, seen in everybody.items():
-        for offset, message in seen:
-            if meant.setdefault(offset, message) != message:
-                yield f"{who} got {message} at {offset}, others {meant[offset]}"
+        for one in seen:
+            other = meant.setdefault(one.offset, one)
+            if other != one:
+                number = f" (edition {one.edition}, {other.edition})"
+                yield f"{who} got {one.message} at {one.offset}, others {other.message}{number}"
 
 
 def _nobody_passes_over(told: Witness) -> Iterator[str]:
@@ -316,7 +347,7 @@ def _each_comes_once(told: Witness) -> Iterator[str]:
     for name, follower in told.followers.items():
         for (number, asked), (end, _) in pairwise([*follower.runs, (len(follower.seen), 0)]):
             before = asked - 1
-            for offset, message in follower.seen[number:end]:
+            for offset, message, _ in follower.seen[number:end]:
                 if offset <= before:
                     yield f"{name} got {message} at {offset} behind {before}"
                 before = offset
@@ -422,6 +453,7 @@ _AT_ANY_TIME = (
     _each_is_in_order,
     _an_offset_means_one_message,
     _what_was_seen_stays,
+    _what_is_stored_stays,
     _what_is_truncated_stays_away,
 )
 PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {

@@ -41,7 +41,7 @@ from tests.support.server import Harness, simulated
 from tests.support.syncs import work_beside
 from tests.world.box import Box
 from tests.world.limits import lowered
-from tests.world.machine import Machine
+from tests.world.machine import Machine, brings_to_device
 from tests.world.witness import Witness
 
 Program = Callable[[], Awaitable[None]]
@@ -118,7 +118,6 @@ class World:
         is_ending: programs come to their end.
         scopes: of the programs that run; the world may cancel any.
         contexts: are entered before anything runs.
-        before_power_fails: are called with the time from which on it may take something.
         events: what has happened, for those who look for the cause of a fault.
         pairs: kinds of events that have followed each other.
         parts: of it.
@@ -144,7 +143,6 @@ class World:
         self.is_ending = False
         self.scopes: dict[str, trio.CancelScope] = {}
         self.contexts: list[AbstractContextManager[Any]] = [lowered(Random(f"{seed}/limits"))]
-        self.before_power_fails: list[Callable[[float], None]] = []
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms = 0
@@ -395,13 +393,11 @@ class World:
         self._lose_power()
 
     def _lose_power(self) -> None:
-        since = self._flushed_until()
-        for look in self.before_power_fails if self.box.server is not None else ():
-            look(since)
+        since = self.flushed_until()
         if self.box.cut_power():
             self.witness.lose_power(since)
 
-    def _flushed_until(self) -> float:
+    def flushed_until(self) -> float:
         """When flushes began to take longer, or to fail; now, when they did not."""
         now, broken_at = trio.current_time(), self.box.machine.broken_at
         late_at = self._late_at if now < self._late_until + _LATE_FLUSH_SECONDS else now
@@ -491,12 +487,16 @@ class World:
         self._arm(self.chance.choice((self._lose_power, self._end_process)))
 
     def _arm(self, due: Callable[[], None]) -> None:
-        if self.chance.random() < 0.5:
-            number = self.chance.randint(1, _MOST_OPERATIONS)
-            self.box.machine.arm(number, due, counts_writes=True)
-        else:
-            number = self.chance.randint(1, _MOST_SYNCS)
-            self.box.machine.arm(number, due, counts_writes=False)
+        """Any operation, one that brings something to the device, or one of a rare kind."""
+        machine, chance = self.box.machine, self.chance
+        match chance.randrange(3):
+            case 0:
+                machine.arm(chance.randint(1, _MOST_OPERATIONS), due, lambda _: True)
+            case 1:
+                machine.arm(chance.randint(1, _MOST_SYNCS), due, brings_to_device)
+            case _:
+                kind = chance.choice(list(machine.kinds))
+                machine.arm(chance.randint(1, 2), due, kind.__eq__)
 
     async def _be_late(self) -> None:
         """What asks the disk, or the store, waits long for its answer."""

@@ -65,19 +65,17 @@ Operation = Write | Cut | Sync | Drop | Link | Unlink | Move
 
 @dataclass
 class Tree:
-    """Files and folders by number; 0 is the root."""
+    """Files and folders by number; 0 is the root. One that is not there has no name any more."""
 
     contents: dict[int, bytearray] = field(default_factory=dict)
     folders: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
 
     def change(self, operation: Operation) -> None:
         match operation:
-            case Write(node, position, data):
-                content = self.contents[node]
+            case Write(node, position, data) if (content := self.contents.get(node)) is not None:
                 content.extend(bytes(max(0, position - len(content))))
                 content[position : position + len(data)] = data
-            case Cut(node, size):
-                content = self.contents[node]
+            case Cut(node, size) if (content := self.contents.get(node)) is not None:
                 content.extend(bytes(max(0, size - len(content))))
                 del content[size:]
             case Link(folder, name, node, is_folder):
@@ -147,13 +145,18 @@ class RecordingDisk:
     Args:
         start: see above.
         boot: of the machine: another one after a power failure.
+        operations: that were done since the start.
     """
 
-    def __init__(self, start: Tree | None = None, boot: int = 1) -> None:
+    def __init__(
+        self, start: Tree | None = None, boot: int = 1, operations: Sequence[Operation] = ()
+    ) -> None:
         self._boot = boot
         self.start = start or Tree()
         self.tree = _copy(self.start)
         self.operations: list[Operation] = []
+        for operation in operations:
+            self.do(operation)
         self._numbers = itertools.count(1 + max([*self.tree.contents, *self.tree.folders]))
 
     def do(self, operation: Operation) -> None:
@@ -209,7 +212,52 @@ class RecordingDisk:
     def boot(self) -> str:
         return f"{self._boot}"
 
+    def settle(self) -> None:
+        """Let it start later: with what is on the device for certain."""
+        start, done = _copy(self.start), self.operations
+        synced = {op.node: n for n, op in enumerate(done) if isinstance(op, Sync)}
+        dropped = {op.node for op in done if isinstance(op, Drop)}
+        sure = next((n for n, op in enumerate(done) if not _is_named(op, n, synced)), len(done))
+        self.operations = []
+        for n, operation in enumerate(done):
+            match operation:
+                case Link() | Unlink() | Move() if n < sure:
+                    start.change(operation)
+                case Write(node) | Cut(node) if node not in dropped and n < synced.get(node, -1):
+                    start.contents.setdefault(node, bytearray())
+                    start.change(operation)
+                case Sync(node) if node not in dropped and (n < sure or node in start.contents):
+                    pass
+                case _:
+                    self.operations.append(operation)
+        used = {node for names in start.folders.values() for node in names.values()}
+        used |= {op.node for op in self.operations if isinstance(op, Link)}
+        start.contents = {node: found for node, found in start.contents.items() if node in used}
+        self.start = start
+
     # -- crashes
+
+    def after_kill(
+        self, random: Random, count: int | None = None, following: Write | None = None
+    ) -> "RecordingDisk":
+        """What the next process finds; the write that was going on may have been cut off.
+
+        Args:
+            random: decides how much of that is there.
+            count: how many operations were done; all by default.
+            following: the one that was going on, where it is not recorded yet.
+        """
+        done = self.operations[:count]
+        cut_off = self.operations[len(done)] if len(done) < len(self.operations) else following
+        if isinstance(cut_off, Write):
+            size = random.randint(0, len(cut_off.data))
+            done.append(cut_off._replace(data=cut_off.data[:size]))
+        return RecordingDisk(self.start, self._boot, done)
+
+    def after_power_failure(self, random: Random, count: int | None = None) -> "RecordingDisk":
+        """What is found when the machine is up again."""
+        count = len(self.operations) if count is None else count
+        return RecordingDisk(self.power_cut(count, random), self._boot + 1)
 
     def killed(self, count: int, torn: int = 0) -> Tree:
         """What is there after `count` operations and `torn` bytes of the next, if it writes."""
@@ -265,6 +313,16 @@ class RecordingDisk:
                 if isinstance(op, Link):  # it is somewhere, under no name
                     target: dict[int, object] = tree.folders if op.is_folder else tree.contents  # type: ignore[assignment]
                     target.setdefault(op.node, {} if op.is_folder else bytearray())
+
+
+def _is_named(operation: Operation, number: int, synced: dict[int, int]) -> bool:
+    """It does not change names, or that is on the device."""
+    match operation:
+        case Link(folder) | Unlink(folder):
+            return synced.get(folder, -1) > number
+        case Move(folder, _, new_folder):
+            return max(synced.get(folder, -1), synced.get(new_folder, -1)) > number
+    return True
 
 
 def _cut_content(

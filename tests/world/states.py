@@ -1,0 +1,176 @@
+"""What else a crash could leave of a stream: looked at while the world goes on.
+
+Before any operation on the disk the server could be killed, or the power fail; a rare kind of them
+is looked at as often as a common one. What that leaves is opened in memory, crashes again in the
+midst of it perhaps, takes further messages, and crashes once more. Nothing of it happens to the
+world; the witness says what has to be there.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from segments import FIRST, ChunkBuilder, Log, Reader, at_offset
+from segments.codec import walk_entries
+from segments.message import Message, MessageView
+from segments.verify import verify
+from tests.support.logs import entry
+from tests.support.recorder import RecordingDisk, Write
+from tests.world.witness import Seen, read
+from tests.world.world import World
+
+_MOST = 60  # that are looked at in a world
+_SHARES = (0.1, 0.3, 1)  # of operations of a kind, divided by how many there were
+_KILLED, _TWICE, _CLOSED = 0.3, 0.3, 0.3
+_MADE_AGAIN = "the server rebuilds it"  # what only makes reading faster
+_LATER = "later"  # who publishes behind a crash
+
+
+class States:
+    """Looks at what crashes could leave of the stream in a folder."""
+
+    def __init__(self, world: World, folder: str) -> None:
+        self._world = world
+        self._folder = folder
+        self._chance = world.chance_of("states")
+        self._left = _MOST
+        self._share = self._chance.choice(_SHARES)
+        world.box.machine.before_each = self._consider
+
+    def _consider(self, kind: str, path: str, written: Write | None) -> None:
+        """An operation of this kind comes."""
+        world = self._world
+        if not self._left or self._folder not in path or "tier" in world.box.settings:
+            return  # with a tier, who reads the folder alone does not have all
+        if not world.witness.confirmed:
+            return  # nobody knows that there is anything
+        if self._chance.random() * world.box.machine.kinds[kind] > self._share:
+            return
+        disk, is_killed = self._after_crash(world.box.machine.record, written)
+        self._left -= 1
+        try:
+            faults = list(_State(world, self._folder, disk, is_killed=is_killed).faults())
+        except Exception as error:  # noqa: BLE001 - nothing of it may reach the server
+            faults = [repr(error)]
+        if faults:
+            self._left = 0  # all others would say the same
+        crash = "a kill" if is_killed else "a power failure"
+        world.witness.faults += [f"another state: {fault} ({crash} at {kind})" for fault in faults]
+
+    def _after_crash(
+        self, record: RecordingDisk, written: Write | None
+    ) -> tuple[RecordingDisk, bool]:
+        if self._chance.random() < _KILLED:
+            return record.after_kill(self._chance, following=written), True
+        return record.after_power_failure(self._chance), False
+
+
+class _State:
+    """What one crash leaves."""
+
+    def __init__(self, world: World, folder: str, disk: RecordingDisk, *, is_killed: bool) -> None:
+        self._witness, self._now = world.witness, world.flushed_until()
+        self._chance = world.chance_of(f"state {len(world.events)} {len(disk.operations)}")
+        self._folder = folder
+        self._disk = disk
+        self._is_killed = is_killed
+        self._log: Log
+
+    def faults(self) -> Iterator[str]:
+        """What does not hold."""
+        yield from self._open()
+        seen = list(_all_in(self._log))
+        yield from self._judge(seen)
+        known = [f.seen[-1].offset for f in self._witness.followers.values() if f.seen]
+        yield from self._go_on(seen, max(known, default=-1))
+
+    def _open(self) -> Iterator[str]:
+        """As the next server does, which crashes meanwhile perhaps."""
+        begun = len(self._disk.operations)
+        self._log = self._opened()
+        if self._chance.random() < _TWICE:
+            self._crash(self._chance.randint(begun, len(self._disk.operations)))
+            self._log = self._opened()
+        yield from self._log.report.losses
+
+    def _opened(self) -> Log:
+        commits_on_flush = self._witness.flushes == "always"
+        return Log.open(self._folder, None, self._disk, commits_on_flush=commits_on_flush)
+
+    def _crash(self, count: int | None = None, killed: float = _KILLED) -> None:
+        if self._chance.random() < killed:
+            self._disk = self._disk.after_kill(self._chance, count)
+        else:
+            self._disk, self._is_killed = self._disk.after_power_failure(self._chance, count), False
+
+    def _judge(self, seen: list[Seen]) -> Iterator[str]:
+        """What was told before the crash, against what is there."""
+        witness, tracking = self._witness, self._log.journal.tracking
+        offsets = {name.decode(): offset for name, offset in tracking.offsets().items()}
+        yield from witness.would_find(seen, self._now, offsets, is_killed=self._is_killed)
+        last = dict(one.message for one in seen)
+        for who in sorted(witness.named):
+            told = tracking.sequence(who.encode())
+            if (who in last or not witness.asked) and told != last.get(who):
+                yield f"{who} has come to {last.get(who)}, the server says {told}"
+        for name, offset in offsets.items():
+            if seen and offset > seen[-1].offset:
+                yield f"{offset} is stored for {name}, behind the end"
+
+    def _go_on(self, seen: list[Seen], known: int) -> Iterator[str]:
+        """Further messages, of which nobody who has read up to `known` misses any."""
+        log, chance = self._log, self._chance
+        begun = len(self._disk.operations)
+        new = [self._append(number) for number in range(chance.randint(1, 3))]
+        if new[0].offset <= known:
+            yield f"readers have come to {known}, and the next message gets {new[0].offset}"
+        has_flushed, is_closed = chance.random() < 0.5, chance.random() < _CLOSED
+        if is_closed:
+            log.close()
+            found = map(str, verify(self._disk, self._folder))
+            yield from (fault for fault in found if not fault.endswith(_MADE_AGAIN))
+        elif has_flushed:
+            log.flush(with_checkpoint=chance.random() < 0.5)
+            asked = chance.choice([*seen, *new]).offset
+            wanted = [one for one in [*seen, *new] if one.offset >= asked]
+            if [one for one in _all_in(log, asked) if one.offset >= asked] != wanted:
+                yield f"from {asked} on a reader does not find all"
+            self._crash(killed=0)
+        else:
+            self._crash(chance.choice((None, chance.randint(begun, len(self._disk.operations)))))
+        self._log = self._opened()
+        yield from self._log.report.losses
+        yield from self._log.report.steps if is_closed else ()
+        found = list(_all_in(self._log))
+        least = len(seen) + len(new) * (has_flushed or is_closed)
+        if found != [*seen, *new][: max(least, len(found))]:
+            yield f"{_shown(found)} is there, and {_shown([*seen, *new])} was, {least} for certain"
+        told = self._log.journal.tracking.sequence(_LATER.encode())
+        if told != dict(one.message for one in found).get(_LATER):
+            yield f"{_LATER} has come to {told}, found was {_shown(found)}"
+
+    def _append(self, number: int) -> Seen:
+        """Publish one message."""
+        log, builder, body = self._log, ChunkBuilder(), f"{_LATER}:{number}".encode()
+        offset = log.next_offset
+        builder.add(entry(Message(body).encode()), 1, 1, None)
+        builder.set_sequence(_LATER.encode(), number)
+        log.append([builder], 0)
+        return read(offset, body)
+
+
+def _shown(seen: list[Seen]) -> str:
+    return f"{len(seen)} up to {seen[-1] if seen else 'nothing'}"
+
+
+def _all_in(log: Log, asked: int | None = None) -> Iterator[Seen]:
+    """What a reader finds in a log."""
+    start: Any = FIRST if asked is None else at_offset(asked)
+    reader = Reader(log, log.segments.find(start))
+    while not reader.at_end:
+        for chunk in reader.read(1_000, 1 << 20, 1_000):
+            raw = chunk.data
+            if raw is None:
+                raw = chunk.file.read(chunk.header.data_size, chunk.data_position)
+            for offset, at in enumerate(walk_entries(raw), chunk.header.chunk_id):
+                yield read(offset, bytes(MessageView(bytes(raw[at.body : at.end])).body))
+    reader.close()
