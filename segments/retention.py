@@ -76,8 +76,9 @@ class Removal(NamedTuple):
 def expired(segments: Sequence[Segment], size: int, policy: LogPolicy, now_ms: int) -> int:
     """How many of the oldest segments go; never the newest one.
 
-    By size the newest segments stay whose sizes add up to at most `max_length_bytes`. By age
-    those go, from the oldest on, whose last chunk is older than `max_age_ms`. Of a chunk from the
+    By size the newest segments stay whose sizes add up to at most `max_length_bytes`, and always the
+    newest that has messages: it may have been sealed, and nothing have come since. By age those go,
+    from the oldest on, whose last chunk is older than `max_age_ms`. Of a chunk from the
     future only this is known: it was written before the next one that is not.
 
     Args:
@@ -92,8 +93,10 @@ def expired(segments: Sequence[Segment], size: int, policy: LogPolicy, now_ms: i
 
 
 def _by_size(segments: Sequence[Segment], size: int, max_bytes: int | None) -> int:
-    number = 0
-    while max_bytes is not None and size > max_bytes and number < len(segments) - 1:
+    number, newest = 0, len(segments) - 1
+    if not segments[newest].num_chunks:
+        newest -= 1
+    while max_bytes is not None and size > max_bytes and number < newest:
         size -= segments[number].size
         number += 1
     return number

@@ -202,6 +202,16 @@ class TestRetention:
         assert len(log.segments.shown) == 1
         log.close()
 
+    def test_by_size_a_sealed_segment_stays_until_there_is_more(self, tmp_path: Path) -> None:
+        log = self.fill(tmp_path, LogPolicy(max_length_bytes=1), [0] * 3)
+        log.seal()
+        assert not log.outlive(0)
+        assert not log.segments.is_empty
+        append(log, [b"x"])
+        assert log.outlive(0)
+        assert log.segments.first_offset == 3
+        log.close()
+
     def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
         log = self.fill(tmp_path, LogPolicy(max_segment_chunks=2), [0, 500, 600, 1500, 1600, 2000])
         log.policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)

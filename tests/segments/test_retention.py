@@ -55,6 +55,7 @@ class RetentionMachine(RuleBasedStateMachine):
         later = 0 if newest_bytes is None else kept[-1].size - newest_bytes
         while len(kept) > 1:
             is_large = most is not None and sum(one.size for one in kept) - later > most
+            is_large = is_large and any(one.num_chunks for one in kept[1:])
             ended_ms = kept[0].last_timestamp_ms
             is_old = age_ms is not None and (ended_ms or 0) < self.now_ms - age_ms
             if not (is_large or is_old):
