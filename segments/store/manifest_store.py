@@ -10,7 +10,7 @@ its segment. `still_names` alone says so, to whoever has missed one.
 These functions block; call them in a thread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from segments.errors import FormatError
@@ -136,8 +136,20 @@ def is_there(store: ObjectStore, kept: KeptManifest, segment: StoredSegment) -> 
     try:
         if store.get_changed(key.manifest, kept.etag) is not None:
             raise TierError(f"the manifest {key.manifest} was changed by somebody else")
-        for suffix, file in segment.files.items():
-            store.get_range(segment.key(key, suffix), file.size - 1, 1)
+    except MissingError:
+        return False
+    return are_there(store, {segment.key(key, at): file.size for at, file in segment.files.items()})
+
+
+def are_there(store: ObjectStore, sizes: Mapping[str, int]) -> bool:
+    """Whether a store has all of some objects now, in their sizes.
+
+    Raises:
+        TierError: the store did not answer.
+    """
+    try:
+        for key, size in sizes.items():
+            store.get_range(key, size - 1, 1)
     except (MissingError, CutError):
         return False
     return True

@@ -144,10 +144,8 @@ class WorldStore(FakeStore):
     def calm(self) -> bool:
         """Nothing is wrong any more; whether nobody has taken a place that is not the right one."""
         is_fine = self.objects is self.right or self.objects.get(CLUSTER) is self._owner
-        # An upload that was under way is in one place: where its manifest will be.
-        uploads = {key: one for key, one in self.objects.items() if key.count(".") > 2}
         self.objects = self.right
-        for key, kept in [*self._hidden.items(), *uploads.items()]:
+        for key, kept in self._hidden.items():
             self.right.setdefault(key, kept)
         self._hidden = {}
         self.heal()
@@ -180,6 +178,9 @@ class WorldStore(FakeStore):
         if key.endswith("/manifest"):
             there = self.objects.keys() | self.right.keys() | self._hidden.keys()
             self.unstored += sorted(read_manifest(key, content).sizes().keys() - there)
+        if key == CLUSTER and (copy := json.loads(content.splitlines()[0])["catalog"]):
+            named = "v1/catalog/{}.{}.{}".format(*copy)
+            self.unstored += [named] if named not in self.objects.keys() | self.right.keys() else []
         return super()._keep(key, content)
 
     def delete(self, keys: list[str]) -> None:

@@ -17,7 +17,7 @@ from segments.store.cluster import CatalogCopy
 from segments.store.object_names import CATALOG_FOLDER
 from segments.store.object_store import ObjectStore, TierError
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError
-from streamd.broker.tier.claims import FencedError, Held, check, name_catalog
+from streamd.broker.tier.claims import FencedError, Held, check, check_there, name_catalog
 from streamd.broker.tier.identity import Identity, random_name
 from streamd.broker.tier.requests import ask
 from streamd.net.wakeup import Wakeup
@@ -159,6 +159,8 @@ class CatalogCopies:
         revision = 1 if last is None else last.revision + 1
         copy = CatalogCopy(revision, me.epoch, random_name(), len(content), checksum)
         self._store.put(copy.key, content)
+        held = check(self._store, me, held)
+        check_there(self._store, {copy.key: copy.size})
         self._held = name_catalog(self._store, held, copy, me)
         self._last = copy
         with suppress(TierError):  # the next time, then

@@ -24,11 +24,13 @@ These functions block; call them in a thread.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from segments.errors import FormatError, SegmentsError
 from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.store.manifest_store import are_there
 from segments.store.object_names import CLUSTER, VERSION
 from segments.store.object_store import ConflictError, MissingError, ObjectStore, TierError
 from streamd.broker.tier.identity import UNKNOWN_TIER, Identity, random_name
@@ -58,6 +60,10 @@ class FencedError(SegmentsError):
 
 class WrongStoreError(TierError):
     """The store is not the one that this server's tier is in, or not all of it is there."""
+
+
+class NotThereError(TierError):
+    """The store does not have what was written into it."""
 
 
 def look(store: ObjectStore) -> Held | None:
@@ -211,6 +217,22 @@ def check(store: ObjectStore, me: Identity, held: Held | None = None) -> Held:
     if held is not None:
         _check_not_before(store, found.cluster, (held.cluster.epoch, held.cluster.revision))
     return found
+
+
+def check_there(store: ObjectStore, sizes: Mapping[str, int]) -> None:
+    """See that a store which was found to be ours has what was written.
+
+    An object says nothing of where it went: a file system may have gone, and come back since.
+
+    Raises:
+        NotThereError: it does not.
+        TierError: it did not answer.
+    """
+    if not are_there(store, sizes):
+        raise NotThereError(
+            f"what was written into the tier {store} is not there: was something else mounted for "
+            "a while? It is written again"
+        )
 
 
 def look_again(store: ObjectStore, held: Held) -> Held:

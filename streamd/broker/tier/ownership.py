@@ -14,6 +14,7 @@ and at once when a request has failed:
 """
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
@@ -135,6 +136,16 @@ class Ownership:
                 self._lost_sight(error)
                 self._look.set()
                 raise
+
+    async def check_stored(self, sizes: Mapping[str, int]) -> None:
+        """See that objects which were written are in this server's tier, before they are named.
+
+        Raises:
+            NotThereError: the store does not have them.
+            TierError: it did not answer, or is not the right one.
+        """
+        await self.check()
+        await ask(claims.check_there, self.store, sizes)
 
     async def check_ownership(self) -> None:
         """A manifest is another server's: ask the store who owns the tier."""

@@ -29,6 +29,7 @@ from segments.store.object_store import MissingError, TierError
 from segments.tier.packing import Packed, pack, stored_keys
 from segments.tier.planning import kept_segments, next_unstored
 from segments.tracking import Tracking, as_of
+from streamd.broker.tier.claims import NotThereError
 from streamd.broker.tier.identity import random_name
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.ownership import Ownership
@@ -137,6 +138,7 @@ class SegmentUploads:
         if upload is None or not await self._put_all(tiered, upload):
             await self._drop(tiered)
             return None
+        await self._check_stored(tiered, upload)
         wanted = self._manifest_with(tiered, upload)
         if wanted is not None:
             await self._manifest.write(tiered, self._manifest.kept, wanted)
@@ -230,7 +232,9 @@ class SegmentUploads:
         content, uid = journal_of(now, at), random_name()
         file = StoredFile(len(content), crc32(content))
         tracking = StoredTracking(at, self._ownership.identity.epoch, uid, file)
-        await ask(self._ownership.store.put, _tracking_key(tiered.key, tracking), content)
+        key = _tracking_key(tiered.key, tracking)
+        await ask(self._ownership.store.put, key, content)
+        await self._ownership.check_stored({key: len(content)})
         before_it = kept.manifest
         manifest = self._manifest.following(tiered, before_it, before_it.stream, before_it.segments)
         await self._manifest.write(tiered, kept, replace(manifest, tracking=tracking))
@@ -273,6 +277,18 @@ class SegmentUploads:
             await ask(store.put, key, upload.tracking_content)
             upload.done.add("tracking")
         return _is_wanted(tiered, upload)
+
+    async def _check_stored(self, tiered: TieredLog, upload: _Upload) -> None:
+        """See that its objects are where the manifest is; what is not is written again."""
+        key, stored, at = tiered.key, upload.packed.stored, upload.tracking
+        sizes = {stored.key(key, suffix): file.size for suffix, file in stored.files.items()}
+        if at is not None:
+            sizes[_tracking_key(key, at)] = at.file.size
+        try:
+            await self._ownership.check_stored(sizes)
+        except NotThereError:
+            upload.done.clear()
+            raise
 
     def _manifest_with(self, tiered: TieredLog, upload: _Upload) -> Manifest | None:
         """The manifest that names a segment whose objects are there."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from segments import Log
-from segments.store.manifest import Manifest, StoredSegment
+from segments.store.manifest import Manifest, StoredSegment, encode_manifest
 from segments.store.manifest_store import (
     KeptManifest,
     OvertakenError,
@@ -219,7 +219,8 @@ class StreamManifest:
             await self._ownership.check_ownership()
             raise
         if before is None:
-            await self._ownership.check()
+            size = len(encode_manifest(wanted))
+            await self._ownership.check_stored({wanted.stream.manifest: size})
             if self._ownership.fence:
                 return False  # whoever has taken the tier over may not have seen it
         self._attempt, self.kept, self.is_known = None, kept, True

@@ -128,7 +128,7 @@ async def test_consumers_miss_nothing_of_what_a_new_machine_gets(tmp_path: Path)
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
         peer = await _publisher(old, "s", is_new=True)
-        store.fail(key=".segment", skip=1, times=-1)
+        store.fail(name="put_file", key=".segment", skip=1, times=-1)
         async with old.host.find("s").opened():
             await old.host.find("s").set_offset("app", 199)
         await publish(peer, 0, 10)

@@ -10,6 +10,7 @@ from segments.store.cluster import decode_cluster
 from segments.store.object_names import CLUSTER
 from streamd.broker.tier.identity import IDENTITY_FILE
 from streamd.broker.tier.ownership import BEGIN_FILE
+from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
 from streamd.server import StartError
 from tests.broker.tier.support import (
@@ -22,7 +23,7 @@ from tests.broker.tier.support import (
     tiered,
 )
 from tests.broker.tier.wrong_stores import ChangingStore, one_run
-from tests.support.fake_store import Call, FakeStore, Kept
+from tests.support.fake_store import WRITES, Call, FakeStore, Kept
 from tests.support.server import FIRST, Harness, harness
 
 _STREAM = {"stream_max_segment_size_bytes": "2000", "stream_local_max_length_bytes": "0"}
@@ -233,6 +234,35 @@ async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None
         manifest = manifest_of(store, "s")
         assert len(manifest.segments) > 1
         assert manifest.keys() <= store.objects.keys()
+
+
+@pytest.mark.parametrize("part", [".segment", ".index", "/manifest", "/catalog/"])
+async def test_what_went_into_another_store_is_written_again(tmp_path: Path, part: str) -> None:
+    """It comes and goes within an upload: nobody has seen it."""
+    store, gone = ChangingStore(), list[str]()
+
+    def changes(call: Call) -> None:
+        if part in call.key and call.name in WRITES and not gone:
+            gone.append(call.key)
+            store.is_another({})
+
+    def changes_back(_call: Call) -> None:
+        store.objects = store.right
+
+    store.before, store.after = changes, changes_back
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes="2000")
+        await peer.declare("s")
+        await publish(peer, 0, 20)
+        await tier_of(server).upload(Name("/"), [], 90)
+        manifest = manifest_of(store, "s")
+        assert gone
+        assert manifest.next_offset == _END
+        assert manifest.keys() <= store.objects.keys()
+        copy = decode_cluster(store.objects[CLUSTER].content).catalog
+        assert copy is not None
+        assert copy.key in store.objects
 
 
 async def test_a_folder_with_streams_and_no_catalog(tmp_path: Path) -> None:
