@@ -76,7 +76,7 @@ class Removal(NamedTuple):
 def expired(segments: Sequence[Segment], size: int, policy: LogPolicy, now_ms: int) -> int:
     """How many of the oldest segments go; never the newest one.
 
-    By size the newest segments stay whose sizes add up to at most `max_length_bytes`, and always the
+    By size the newest segments stay whose sizes add up to at most `max_length_bytes`, always the
     newest that has messages: it may have been sealed, and nothing have come since. By age those go,
     from the oldest on, whose last chunk is older than `max_age_ms`. Of a chunk from the
     future only this is known: it was written before the next one that is not.

@@ -138,7 +138,7 @@ class Ownership:
                 raise
 
     async def check_stored(self, sizes: Mapping[str, int]) -> None:
-        """See that objects which were written are in this server's tier, before they are named.
+        """See that objects which were written are in this tier, before anything names them.
 
         Raises:
             NotThereError: the store does not have them.
