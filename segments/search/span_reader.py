@@ -5,6 +5,7 @@ that nobody knew of, are found when they are come upon.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from segments import codec
@@ -106,6 +107,8 @@ class SpanReader:
         """
         screen = _Screen(test, asks_rows=asks_rows, asks_filters=self._segment.filters is None)
         positions, ids = self._table.bounds(span)
+        if any(one >= following for one, following in pairwise(positions)):
+            raise WrongIndex
         start, end = positions[0], positions[-1]
         if self._table.is_sparse or end - start > SPAN_BYTES:  # it is one
             yield from self._read_one(span[0], screen)

@@ -114,6 +114,15 @@ def test_a_wrong_index_file_hides_nothing(_name: str, fault: Callable[[bytearray
         assert not any(segment.damage for segment in log.segments.shown)
 
 
+@pytest.mark.parametrize("asked", ORDERS)
+def test_places_that_do_not_ascend_hide_nothing(asked: SearchRequest) -> None:
+    disk, log = orders(12)
+    at = FILE_HEADER_SIZE + INDEX_RECORD_SIZE + 24
+    log.segments.shown[0].drop_filters()
+    disk.files[log.segments.shown[0].path(INDEX_SUFFIX)].content[at : at + 4] = bytes(4)
+    assert sorted(offsets(log, asked)) == list(range(12))
+
+
 @pytest.mark.parametrize("byte", [0, 4, 7, 22, 27])
 @pytest.mark.parametrize("record", range(6))
 def test_a_wrong_index_file_beside_a_key_index_hides_nothing(record: int, byte: int) -> None:
