@@ -303,9 +303,18 @@ class Flushing:
         return self._checkpoint
 
     def begin(
-        self, next_offset: int, first_offset: int, *, only_sealed: bool, with_checkpoint: bool
+        self,
+        next_offset: int,
+        first_offset: int,
+        *,
+        only_sealed: bool,
+        with_checkpoint: bool,
+        shows: bool,
     ) -> Flush:
-        """Collect what has to be synced; see `Log.begin_flush`, which says where the log ends."""
+        """Collect what has to be synced; see `Log.begin_flush`, which says where the log ends.
+
+        With `shows`, readers may see what is held back once it is synced.
+        """
         writer, journal = self._writer, self._journal
         if writer.failed is not None:
             raise writer.failed
@@ -328,7 +337,7 @@ class Flushing:
             if writer.num_chunks:
                 indexes.append(writer.segment.path(INDEX_SUFFIX))
             size = self._begun_size = writer.size
-            num_held = len(self.held)
+            num_held = len(self.held) if shows else 0
         self._sealed_bytes = 0
         self._running = running
         if checkpoint is not None:

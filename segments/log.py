@@ -33,6 +33,7 @@ from segments.policy import (
 )
 from segments.recovery import recovery
 from segments.recovery.steps import Plan
+from segments.recovery.tail import Tail, append_tail
 from segments.retention import Removal, expired
 from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
 from segments.segment_list import SegmentList
@@ -88,7 +89,7 @@ class Log:
 
     Attributes:
         policy: its limits; may be replaced, with effect from the next chunk on.
-        commits_on_flush: readers see what is appended when it is flushed.
+        awaits_store: readers see what is appended when a store has it, see `commit_to`.
         segments: that it consists of.
         committed_offset: the offset after the last record that readers may read.
         epoch: the writer's generation: of the server, or one more than the newest chunk that was
@@ -122,7 +123,8 @@ class Log:
         self._disk = disk
         self.folder = folder
         self.policy = policy
-        self.commits_on_flush = commits_on_flush
+        self._commits_on_flush = commits_on_flush
+        self.awaits_store = False
         self.epoch = max(epoch, plan.last_epoch)
         self._writer = writer
         self.next_offset = self.committed_offset = writer.next_offset
@@ -149,7 +151,7 @@ class Log:
         self.report = RecoveryReport((*map(str, plan.steps), *notes), tuple(map(str, plan.losses)))
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - what a log works with
         cls,
         folder: str,
         policy: LogPolicy | None = None,
@@ -160,6 +162,7 @@ class Log:
         epoch: int | None = None,
         life: str | None = "",
         commits_on_flush: bool = False,
+        tail: Tail | None = None,
     ) -> "Log":
         """Open the log in `folder`, creating it where there is none, repairing what a crash left.
 
@@ -177,8 +180,10 @@ class Log:
                 it, see `follow`: nothing is ever appended to it here.
             commits_on_flush: readers get to see what is appended after the flush that covers it;
                 else at once.
+            tail: what a store has to follow it: what is not there is appended.
 
         Raises:
+            HoleError: the tail does not follow it.
             LockedError: it is open, here or in another process; nothing was changed.
             CorruptError: a segment file is not one.
             OtherVersionError: another version of this program wrote it.
@@ -197,12 +202,13 @@ class Log:
                 epoch=epoch,
                 life=life,
                 commits_on_flush=commits_on_flush,
+                tail=tail,
             )
         except UnreadableError as error:
             raise UndecidedError(error, str(PurePath(folder, recovery.SALVAGE_NAME))) from error
 
     @classmethod
-    def _open(
+    def _open(  # noqa: PLR0913 - as above
         cls,
         folder: str,
         policy: LogPolicy,
@@ -213,6 +219,7 @@ class Log:
         epoch: int | None,
         life: str | None,
         commits_on_flush: bool,
+        tail: Tail | None,
     ) -> "Log":
         disk.make_folder(folder)
         with ExitStack() as opened:  # what fails behind them must not keep their descriptors
@@ -220,6 +227,9 @@ class Log:
             opened.callback(lock.release)
             plan = recovery.examine(disk, folder)
             plan.apply(disk)
+            if tail is not None and append_tail(disk, folder, plan, tail):
+                plan = recovery.examine(disk, folder)
+                plan.apply(disk)
             plan.write_again(disk)
             if life is not None and not plan.has_life:
                 plan.life = plan.life or life or new_life()
@@ -364,7 +374,7 @@ class Log:
         appended = self._writer.append(group)
         self.next_offset = self._writer.next_offset
         self._last_timestamp_ms = group[-1].header.timestamp_ms
-        if self.commits_on_flush:
+        if self._commits_on_flush or self.awaits_store:
             for chunk in group:
                 self.journal.tracking.ahead.update(chunk.sequences)
             self.flushing.held.append(appended)
@@ -498,6 +508,8 @@ class Log:
             StorageError: the system refused.
         """
         if self.flushing.held:
+            if self.awaits_store and self._writer.num_chunks:
+                self._roll()  # readers see the new one with its first chunk
             return False
         if self._writer.num_chunks:
             if self.flushing.obstacle is not None:
@@ -553,6 +565,7 @@ class Log:
             self.segments.kept_from,
             only_sealed=only_sealed,
             with_checkpoint=with_checkpoint,
+            shows=self.commits_on_flush,
         )
 
     def end_flush(self, flush: Flush, error: StorageError | None = None) -> None:
@@ -565,6 +578,20 @@ class Log:
         """
         for appended in self.flushing.end(flush, error):
             self._commit(appended)
+
+    @property
+    def commits_on_flush(self) -> bool:
+        """Readers see what is appended when it is flushed."""
+        return self._commits_on_flush and not self.awaits_store
+
+    def commit_to(self, offset: int) -> None:
+        """A store has what was appended before an offset: let readers have it."""
+        held = self.flushing.held
+        number = 0
+        while number < len(held) and held[number].chunks[-1].header.next_offset <= offset:
+            self._commit(held[number])
+            number += 1
+        del held[:number]
 
     def flush(self, *, with_checkpoint: bool = False) -> None:
         """Return once everything written so far is on the device.

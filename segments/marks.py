@@ -6,6 +6,7 @@ ahead-BOOT  readers may have seen messages that were not on the device when the 
             in whose run BOOT it was made, or RESTORED: the log goes on behind a gap then, see
             gaps.py. It goes with an orderly end. RESTORED-EPOCH: the store had nothing of it when
             it was restored, in that epoch.
+wal-ID      what is confirmed of life ID may be in a store alone: see tier/wal.py
 tier-ID     the store has something of it, so that there has to be a copy of its manifest, see
             tier/local_copy.py
 """
@@ -23,6 +24,7 @@ LIFE = "life-"
 AHEAD = "ahead-"
 RESTORED = "restored"  # in the place of BOOT: all that there was is what a store has
 STORED = "tier-"
+WAL = "wal-"
 _NUMBER_DIGITS, _NUMBERS = 16, 1 << 63
 _making, _last_ms = threading.Lock(), 0
 _HEX = re.compile(r"[0-9a-f]+")

@@ -36,6 +36,7 @@ class LogPolicy:
         chunk_wait_ms: how long the first message of a chunk may wait for more; 0 writes at once.
         key_properties: whose values are keys that messages can be found by.
         tier: sealed segments go to the tier, where there is one.
+        confirms_in_store: messages are confirmed when the tier has them.
         local_max_length_bytes: the same as `max_length_bytes`, of what is local; only what the
             tier has goes. Whoever evicts takes DEFAULT_LOCAL_BYTES when both local limits are
             None.
@@ -54,6 +55,7 @@ class LogPolicy:
     chunk_wait_ms: int = 0
     key_properties: tuple[str, ...] = ()
     tier: bool = True
+    confirms_in_store: bool = False
     local_max_length_bytes: int | None = None
     local_max_age_ms: int | None = None
 

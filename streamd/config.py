@@ -174,6 +174,16 @@ class Config:
         600,
         "how long what is not needed any more stays, on the disk and in the tier, in seconds",
     )
+    confirm: str = _setting(
+        "local",
+        "when messages of streams that do not say so themselves are confirmed: when this machine "
+        "has them (local), or the tier (store)",
+    )
+    confirm_interval_ms: int = _setting(
+        200,
+        "streams that are confirmed by the tier write to it at most so often, in ms; a request "
+        "each time, if there is anything",
+    )
     read_only: bool = _setting(
         default=False,
         text="serve the history of all streams from the tier, which another server writes; "
@@ -232,6 +242,7 @@ _RANGES = (
     ("min_disk_free_bytes", 0, 1 << 62),
     ("tier_cache_bytes", 64 << 20, 1 << 50),
     ("tier_roll_seconds", 1, 30 * 86_400),
+    ("confirm_interval_ms", 1, 60_000),
     ("tier_delete_delay_seconds", 0, 30 * 86_400),
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
@@ -245,6 +256,7 @@ _CHOICES = {
     "flush": ("os", "interval", "always"),
     "log_format": LOG_FORMATS,
     "metrics_login": ("off", "on"),
+    "confirm": ("local", "store"),
 }
 OFF = "off"
 
@@ -266,6 +278,8 @@ def _check_kept(config: Config) -> None:
     for name in ("read_only", "restore"):
         if getattr(config, name) and not config.tier:
             raise ConfigError(f"{name} needs tier, the object store that streams are read from")
+    if config.confirm == "store" and not config.tier:
+        raise ConfigError("confirm is store, and needs tier, the object store that is meant")
     if config.tier_endpoint and not config.tier:
         raise ConfigError("tier_endpoint needs tier, which names the bucket, as s3://BUCKET/PREFIX")
     if config.read_only and config.restore:

@@ -69,7 +69,13 @@ from streamd.net.clock import wall_clock_ms
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
 from streamd.net.transport import Address, SocketTransport, Transport
-from streamd.operations.arguments import MAX_AGE, MAX_LENGTH, Arguments, read_arguments
+from streamd.operations.arguments import (
+    CONFIRM,
+    MAX_AGE,
+    MAX_LENGTH,
+    Arguments,
+    read_arguments,
+)
 from streamd.operations.errors import Refused
 from streamd.operations.names import as_sent
 from streamd.operations.server import DoorFacts
@@ -536,6 +542,7 @@ def _retention(config: Config) -> Arguments:
         MAX_LENGTH: str(config.default_max_length_bytes or ""),
         MAX_AGE: config.default_max_age,
     }
+    pairs[CONFIRM] = config.confirm
     return read_arguments([pair for pair in pairs.items() if pair[1]])
 
 

@@ -24,7 +24,7 @@ from segments.checksum import crc32
 from segments.store import fields
 from segments.store.object_names import CATALOG_FOLDER
 
-CLUSTER_VERSION = 1
+CLUSTER_VERSION, _WITH_WALS = 1, 2  # who does not know of the logs must not pass over them
 _FORMAT = "streamd-tier-cluster"
 
 
@@ -49,6 +49,18 @@ class CatalogCopy(NamedTuple):
         return f"{CATALOG_FOLDER}/{self.revision}.{self.epoch}.{self.uid}"
 
 
+class WalMark(NamedTuple):
+    """A write-ahead log that is to be read, see wal.py.
+
+    Attributes:
+        epoch: of the server that has written it.
+        begins: its first slot that is needed: what was before is in manifests.
+    """
+
+    epoch: fields.Number
+    begins: fields.Number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """The owner of a store.
@@ -59,6 +71,8 @@ class Cluster:
         catalog: the newest copy of its catalog; None before the first.
         since: manifests of earlier epochs do not count.
         tier: the id of the tier; empty in one that an earlier version has begun.
+        wals: write-ahead logs of which something is in no manifest yet, that of the earliest
+            epoch first.
     """
 
     revision: fields.Number
@@ -68,13 +82,17 @@ class Cluster:
     catalog: CatalogCopy | None = None
     since: fields.Number = 0
     tier: fields.Text = ""
+    wals: tuple[WalMark, ...] = ()
 
 
 def encode_cluster(cluster: Cluster) -> bytes:
     """The content of the object."""
-    line = {"format": _FORMAT, "version": CLUSTER_VERSION, **asdict(cluster)}
+    version = _WITH_WALS if cluster.wals else CLUSTER_VERSION
+    line = {"format": _FORMAT, "version": version, **asdict(cluster)}
     if not cluster.tier:
         del line["tier"]
+    if not cluster.wals:
+        del line["wals"]
     text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
     return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
 
@@ -87,5 +105,6 @@ def decode_cluster(content: bytes) -> Cluster:
         FormatError: it is not one, or is damaged.
     """
     first, separator, last = content.partition(b"\n")
-    fields.check(first, last, first + separator, _FORMAT, CLUSTER_VERSION)
+    version = _WITH_WALS if b'"wals":' in first else CLUSTER_VERSION
+    fields.check(first, last, first + separator, _FORMAT, version)
     return fields.decode(first, Cluster)

@@ -14,9 +14,9 @@ from segments.errors import FormatError
 from segments.store.cluster import decode_cluster
 from segments.store.manifest import Manifest, StoredFile, StoredSegment, decode_manifest
 from segments.store.object_names import (
-    CATALOG_FOLDER,
     CLUSTER,
     MANIFEST_NAME,
+    NO_HOSTS,
     VERSION,
     StreamKey,
     creation_in,
@@ -53,7 +53,7 @@ def stream_folders(store: ObjectStore) -> list[str]:
     Raises:
         TierError: the store refused.
     """
-    hosts = [folder for folder in store.folders(VERSION) if folder != CATALOG_FOLDER]
+    hosts = [folder for folder in store.folders(VERSION) if folder not in NO_HOSTS]
     return [folder for host in hosts for folder in store.folders(host) if creation_in(folder)]
 
 

@@ -2,6 +2,7 @@
 
     v1/cluster                                                  who writes, and the catalog
     v1/catalog/<revision>.<epoch>.<uid>                         a copy of the catalog, never changed
+    v1/~wal/<epoch>/<slot>                                      chunks in no manifest yet
     v1/<virtual host>/<stream>~<creation>/manifest              replaced by compare-and-set
     v1/<virtual host>/<stream>~<creation>/<base>.<epoch>.<uid>.segment, .index, .filter, .keys
     v1/<virtual host>/<stream>~<creation>/<next>.<epoch>.<uid>.tracking
@@ -19,6 +20,8 @@ from urllib.parse import quote, unquote
 VERSION = "v1"
 CLUSTER = f"{VERSION}/cluster"
 CATALOG_FOLDER = f"{VERSION}/catalog"
+WAL_FOLDER = f"{VERSION}/~wal"  # no virtual host's folder begins with ~
+NO_HOSTS = frozenset((CATALOG_FOLDER, WAL_FOLDER))
 MANIFEST_NAME = "manifest"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation

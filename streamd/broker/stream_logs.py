@@ -14,9 +14,11 @@ from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
 from segments.errors import LostCopyError, UnrestoredError
+from segments.marks import WAL, marked
 from segments.observer import LogObserver
 from segments.segment import Segment
 from segments.store.object_names import StreamKey
+from segments.store.object_store import TierError
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
@@ -25,6 +27,7 @@ from streamd.broker.streams.indexer import Indexer
 from streamd.broker.streams.log_life import StreamState
 from streamd.broker.streams.stream import Stream
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.broker.tier.wal_reading import StoredTail
 from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.operations.arguments import policy_of
@@ -75,6 +78,7 @@ class StreamLogs:
             log = await self._create_files(row, stream)
         else:
             log = await self._open_whole(row, stream)
+        await self._confirm(row, log)
         log.policy = self.policy(self._streams.row(stream.name))  # changed meanwhile
         report, found = log.report, self.found
         for line in report.steps:
@@ -83,6 +87,30 @@ class StreamLogs:
             logger.error("stream %s: %s", row.name, line)
         self.found = Found(found.repaired + bool(report.steps), found.losing + bool(report.losses))
         return log
+
+    async def _tail(self, row: StreamRow) -> StoredTail | None:
+        """What a store has to follow its log; None for nothing."""
+        tier, folder = self._resources.tier, self.folder(row.name)
+        is_named = await threads.in_thread(_may_have_tail, folder)
+        if not (is_named or self.policy(row).confirms_in_store):
+            return None
+        if tier is None:
+            raise TierError(
+                "its messages are confirmed by a tier, and this server has none: start it with "
+                "--tier, or change the stream's argument stream-confirm there"
+            )
+        return await tier.tail(self._virtual_host, row.name)
+
+    async def _confirm(self, row: StreamRow, log: Log) -> None:
+        """Have the store confirm what is written to it, if that is wanted."""
+        tier = self._resources.tier
+        if tier is None or not self.policy(row).confirms_in_store:
+            return
+        try:
+            await tier.confirm(self._virtual_host, row.name, log)
+        except BaseException:
+            log.abandon()
+            raise
 
     def policy(self, row: StreamRow) -> LogPolicy:
         """The limits of a stream's log."""
@@ -95,9 +123,9 @@ class StreamLogs:
 
     async def _open_whole(self, row: StreamRow, stream: Stream) -> Log:
         """Its log, with all segments that only the tier has."""
-        tier = self._resources.tier
+        tier, tail = self._resources.tier, await self._tail(row)
         try:
-            return await threads.in_thread(self._open_existing, row, stream)
+            return await threads.in_thread(self._open_existing, row, stream, tail)
         except LostCopyError as error:
             if tier is None:
                 raise
@@ -107,15 +135,20 @@ class StreamLogs:
             if tier is None:
                 raise
             await tier.lost_copies.restore_again(self._virtual_host, row.name, error)
-        return await threads.in_thread(self._open_existing, row, stream)
+        return await threads.in_thread(self._open_existing, row, stream, tail)
 
-    def _open_existing(self, row: StreamRow, stream: Stream) -> Log:
+    def _open_existing(self, row: StreamRow, stream: Stream, tail: StoredTail | None) -> Log:
         folder = self.folder(row.name)
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"its folder {folder} is missing")
-        return self._open_files(row, stream)
+        log = self._open_files(row, stream, tail)
+        if tail is not None:
+            _take_offsets(log, tail)
+            assert self._resources.tier is not None  # noqa: S101 - it gave the tail
+            self._resources.tier.confirms.forget_tail(tail)
+        return log
 
-    def _open_files(self, row: StreamRow, stream: Stream) -> Log:
+    def _open_files(self, row: StreamRow, stream: Stream, tail: StoredTail | None = None) -> Log:
         fetcher, known = self._resources.fetcher, stream.figures
         life = "" if known is None else known.life
         return Log.open(
@@ -126,6 +159,7 @@ class StreamLogs:
             epoch=self._resources.epoch(),
             life=life if self._resources.follower is None else None,
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
+            tail=None if tail is None else tail.chunks,
         )
 
     async def _create_files(self, row: StreamRow, stream: Stream) -> Log:
@@ -278,6 +312,20 @@ class _LogObserver(LogObserver):
             self._stream.name,
             f"{ahead_ms // 1_000:,}",
         )
+
+
+def _may_have_tail(folder: str) -> bool:
+    """Whether what is confirmed of a stream may be in a store alone."""
+    return bool(marked(OsDisk().list(folder) if Path(folder).is_dir() else [], WAL))
+
+
+def _take_offsets(log: Log, tail: StoredTail) -> None:
+    """What a store knows of consumers' offsets is newer than what the disk does, or the same."""
+    for reference, offset in tail.offsets.items():
+        if offset is None:
+            log.journal.delete_offset(reference)
+        else:
+            log.journal.tracking.store_offset(reference, offset)
 
 
 def _remove_at_once(name: str, folder: Path) -> None:

@@ -35,6 +35,7 @@ from streamd.operations.errors import Reason, Refused
 Arguments: TypeAlias = dict[str, Value]
 
 STRICT, LENIENT = "strict", "lenient"
+LOCAL, STORE = "local", "store"
 DEFAULT_ERROR_RATE = 0.01
 
 MAX_FILTER_PROPERTIES = 4  # each costs every message, and bits of every filter
@@ -58,6 +59,7 @@ CHUNK_BYTES = "stream-chunk-max-bytes"
 CHUNK_WAIT = "stream-chunk-max-wait-ms"
 KEY_PROPERTIES = "stream-key-properties"
 TIER = "stream-tier"
+CONFIRM = "stream-confirm"
 LOCAL_LENGTH = "stream-local-max-length-bytes"
 LOCAL_AGE = "stream-local-max-age"
 
@@ -131,6 +133,18 @@ _TABLE = (
         option="--tier",
         heading=_IN_TIER,
         title="Upload full segments",
+    ),
+    Argument(
+        name=CONFIRM,
+        kind=kinds.choice(LOCAL, STORE),
+        meaning="When messages are confirmed, and consumers get them. `local`: when this machine "
+        "has them, as the setting `flush` says. `store`: when the tier has them, so that nothing "
+        "that was confirmed is lost with the machine; it takes a request to the object store "
+        "longer",
+        default="the setting `confirm`, which is `local`",
+        option="--confirm",
+        heading=_IN_TIER,
+        title="Confirm when stored in",
     ),
     Argument(
         name=LOCAL_LENGTH,
@@ -418,6 +432,7 @@ def policy_of(arguments: Mapping[str, Value], *, has_tier: bool = False) -> LogP
         chunk_max_bytes=number(CHUNK_BYTES) or DEFAULT_CHUNK_BYTES,
         chunk_wait_ms=number(CHUNK_WAIT) or 0,
         key_properties=names_in(str(keys)) if keys else (),
+        confirms_in_store=tier and arguments.get(CONFIRM) == STORE,
         tier=tier,
         local_max_length_bytes=number(LOCAL_LENGTH),
         local_max_age_ms=milliseconds(LOCAL_AGE),

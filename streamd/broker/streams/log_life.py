@@ -244,7 +244,7 @@ class LogLife:
         if self._keeper is not None:
             self._keeper.opened(self)
         if self._services.tier is not None:
-            self._services.tier.log_opened(log)
+            self._services.tier.log_opened(opened)
         opened.want_keys()
         self._changed.unpark_all()
 

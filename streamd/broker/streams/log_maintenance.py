@@ -117,7 +117,8 @@ class LogMaintenance:
             self._fail(str(error))
             return False
         # Whoever has asked for it: what came meanwhile has found the writer paused.
-        may_wait = log.commits_on_flush or log.flushing.obstacle is not None
+        is_gated = log.commits_on_flush or log.awaits_store
+        may_wait = is_gated or log.flushing.obstacle is not None
         if has_run and (may_wait or log.journal.tracking.has_pending):
             self._goes_on()
         return has_run

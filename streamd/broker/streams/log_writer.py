@@ -27,6 +27,16 @@ WAITING -> WRITING when a turn succeeds. A shortage is that of room on the disk,
 memory, or of threads; a flush that could not be completed for one is tried again, too. Every state
 -> STOPPED by `stop`, when the stream is being deleted; `remove` then refuses what is queued. A
 paused writer takes no turn in any state.
+
+Where messages are confirmed when a store has them (`Log.awaits_store`), a turn does not settle but
+makes a *batch*: what it has written, and whom to tell. Batches are numbered, and settled in their
+order:
+
+    _num_settled_batches <= _num_taken_batches <= _num_batches
+    the store has them      are on their way to it   were made
+
+A batch that brought neither chunks nor offsets, of messages sent twice say, has nothing to wait for
+but those before it.
 """
 
 import logging
@@ -34,7 +44,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -73,6 +83,21 @@ class Floor(Protocol):
         """Why nothing is to be written now; None while there is room."""
 
 
+class _Batch(NamedTuple):
+    """What a turn has written, until a store has it.
+
+    Attributes:
+        end: offset behind its last message.
+        confirms: whom to tell of which messages.
+        num_written, written_at: of the writer, then.
+    """
+
+    end: int
+    confirms: dict[Publisher, list[bytes]]
+    num_written: int
+    written_at: float
+
+
 class LogWriter:
     """Writes what is published to one stream.
 
@@ -89,6 +114,7 @@ class LogWriter:
         shortage: what it waits for; empty while it does not.
         write_by: what is queued waits for more messages no longer than until then, by trio's clock.
         has_rolled: a new segment has begun since `take_rolled`.
+        changed_offsets: that consumers have stored, or had forgotten, and that a store is to have.
     """
 
     def __init__(
@@ -128,6 +154,9 @@ class LogWriter:
         self._settled = trio.lowlevel.ParkingLot()
         self._limit = RecordLimit(log.policy.chunk_max_records)
         self._confirms: dict[Publisher, list[bytes]] = {}
+        self.changed_offsets: dict[bytes, int | None] = {}
+        self._batches: deque[_Batch] = deque()  # that are not settled
+        self._num_batches = self._num_taken_batches = self._num_settled_batches = 0
 
     def set_policy(self, policy: LogPolicy) -> None:
         """Apply other limits from the next chunk on."""
@@ -162,7 +191,19 @@ class LogWriter:
             ValueError: the reference cannot be stored.
         """
         self._log.journal.tracking.store_offset(reference, offset)
+        self._note_offset(reference, offset)
+
+    def forget_offset(self, reference: bytes) -> bool:
+        """Forget a consumer's offset; whether there was one. On the device after the next flush."""
+        is_known = self._log.journal.delete_offset(reference)
+        if is_known and self._log.awaits_store:
+            self._note_offset(reference, None)
+        return is_known
+
+    def _note_offset(self, reference: bytes, offset: int | None) -> None:
         self.num_asked += 1
+        if self._log.awaits_store:
+            self.changed_offsets[reference] = offset
 
     @property
     def num_queued(self) -> int:
@@ -241,7 +282,10 @@ class LogWriter:
                 if not (has_offsets and tracking.has_pending):  # or the journal is rewritten
                     self._num_written = asked
                 has_written = has_offsets
-            if log.commits_on_flush and not log.flushing.is_flushed:
+            if log.awaits_store:
+                self._make_batch()
+                self._settled.unpark_all()
+            elif log.commits_on_flush and not log.flushing.is_flushed:
                 self._settled.unpark_all()  # there is room in the queue
             else:
                 self.settle()
@@ -290,8 +334,8 @@ class LogWriter:
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
             self._standing.mark(builders)
-            if self._waiters.by_key or log.commits_on_flush:
-                # A consumer may come to wait while this is being flushed.
+            if self._waiters.by_key or log.commits_on_flush or log.awaits_store:
+                # A consumer may come to wait while this is being flushed, or stored.
                 for builder in builders:
                     self._waiters.note(builder.keys)
             now_ms = self._now_ms()
@@ -343,8 +387,58 @@ class LogWriter:
         """The flush has ended."""
         self._is_paused = False
 
+    # -- batches
+
+    def _make_batch(self) -> None:
+        """What this turn has written is settled when a store has it."""
+        last = self._batches[-1].num_written if self._batches else self._num_settled
+        if self._confirms or self._num_written > last:
+            self._num_batches += 1
+            end, told = self._log.next_offset, self._confirms
+            self._batches.append(_Batch(end, told, self._num_written, self._written_at))
+            self._confirms, self._written_at = {}, 0.0
+            self.settle_batches(0)
+
+    @property
+    def awaits_store(self) -> bool:
+        """Something is to be stored, or on its way to a store, before batches can be settled."""
+        return bool(
+            self._log.flushing.held
+            or self.changed_offsets
+            or self._num_taken_batches > self._num_settled_batches
+        )
+
+    def take_batches(self, end: int) -> int:
+        """Chunks before an offset, and all offsets, are on their way to a store.
+
+        Returns:
+            The number of the last batch that nothing is missing of then; see `settle_batches`.
+        """
+        first = self._num_batches - len(self._batches)
+        for number, batch in enumerate(self._batches, first + 1):
+            if batch.end <= end:
+                self._num_taken_batches = max(self._num_taken_batches, number)
+        return self._num_taken_batches
+
+    def settle_batches(self, number: int) -> None:
+        """A store has all batches up to this one."""
+        self._num_settled_batches = max(self._num_settled_batches, number)
+        if not self.awaits_store:  # those that are left have brought nothing
+            self._num_taken_batches = self._num_settled_batches = self._num_batches
+        num_written = self._num_settled
+        while self._num_batches - len(self._batches) < self._num_settled_batches:
+            batch = self._batches.popleft()
+            num_written = batch.num_written
+            for publisher, ids in batch.confirms.items():
+                self._confirms.setdefault(publisher, []).extend(ids)
+            self._written_at = self._written_at or batch.written_at
+        self._settle(num_written)
+
     def settle(self) -> None:
         """What was written is as safe as promised: confirm it, and wake its consumers."""
+        self._settle(self._num_written)
+
+    def _settle(self, num_written: int) -> None:
         confirms, self._confirms = self._confirms, {}
         size = 0
         for publisher, ids in confirms.items():
@@ -364,7 +458,7 @@ class LogWriter:
         if log.segments.shown[-1] is not self._newest:
             self._newest = log.segments.shown[-1]
             self.has_rolled = True
-        self._num_settled = self._num_written
+        self._num_settled = num_written
         if self._settled:
             self._settled.unpark_all()
 
@@ -415,11 +509,13 @@ class LogWriter:
         self._refuse_queue(Reason.NOT_AVAILABLE)
 
     def refuse_written(self, reason: Reason) -> None:
-        """What was written will not be flushed any more."""
-        confirms, self._confirms = self._confirms, {}
-        self._written_at = 0.0
-        for publisher, ids in confirms.items():
-            self._refuse(publisher, b"".join(ids), reason)
+        """What was written will not be flushed, or stored, any more."""
+        found = [*(batch.confirms for batch in self._batches), self._confirms]
+        self._batches.clear()
+        self._confirms, self._written_at = {}, 0.0
+        for confirms in found:
+            for publisher, ids in confirms.items():
+                self._refuse(publisher, b"".join(ids), reason)
 
     def _refuse_queue(self, reason: Reason) -> None:
         queue, self._queue = self._queue, deque()

@@ -62,8 +62,21 @@ class TierUse(Protocol):
     def policy_changed(self, policy: LogPolicy) -> None:
         """The stream has these limits from now on."""
 
-    def log_opened(self, log: Log) -> None:
+    def log_opened(self, opened: "OpenLog") -> None:
         """Its log is open."""
+
+    def wrote(self, opened: "OpenLog") -> None:
+        """Something was written that is confirmed when the tier has it."""
+
+    def may_write(self, opened: "OpenLog") -> bool:
+        """The tier keeps up with confirming; where it does not, the log is told when it does."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the tier confirms nothing at the moment; empty while it does."""
+
+    def confirm_in_store(self, opened: "OpenLog") -> None:
+        """From now on its messages are confirmed when the tier has them."""
 
     def log_closes(self) -> None:
         """Its log is about to be closed, or the stream is gone."""
@@ -235,9 +248,31 @@ class OpenLog:
             self.work.set()
 
     def _write(self) -> None:
-        flushing = self._services.flushing
-        if self.writer.write() and flushing is not None:
-            flushing.wrote(self)
+        flushing, log, tier = self._services.flushing, self.log, self._tier
+        if not log.awaits_store or tier is None:
+            if self.writer.write() and flushing is not None:
+                flushing.wrote(self)
+            return
+        if tier.may_write(self):
+            if self.writer.write() and flushing is not None:
+                flushing.wrote(self)
+            tier.wrote(self)
+
+    def stored(self, next_offset: int, batch: int) -> None:
+        """The tier has all chunks before an offset, and all batches up to a number."""
+        if self.log.is_closed:
+            return
+        with self._services.rounds.open():
+            self.log.commit_to(next_offset)
+            self.writer.settle_batches(batch)
+        if self.writer.has_rolled:
+            self.work.set()
+        self._leave_store()
+
+    def _leave_store(self) -> None:
+        """Confirm without the tier again, if that is wanted, once nothing waits for it."""
+        if not (self.log.policy.confirms_in_store or self.writer.awaits_store):
+            self.log.awaits_store = False
 
     # -- work on its files
 
@@ -307,6 +342,10 @@ class OpenLog:
         """Keep to other limits from the next chunk on."""
         before = self.log.policy.key_properties
         self.writer.set_policy(policy)
+        self._leave_store()
+        if policy.confirms_in_store and not self.log.awaits_store and self._tier is not None:
+            self._tier.confirm_in_store(self)
+            self.work.set()
         if policy.key_properties != before:
             self.upkeep.properties_changed()
             self.want_keys()

@@ -201,7 +201,15 @@ class Stream:
     def alarm(self) -> str:
         """Why it takes no messages at the moment; empty while it does."""
         opened, known = self.life.opened_log, FULL_DISK if self.life.disk_is_full else ""
-        return self.failed or (known if opened is None else opened.writer.shortage)
+        return self.failed or (known if opened is None else opened.writer.shortage) or self._waits
+
+    @property
+    def _waits(self) -> str:
+        """Why what was written is not confirmed at the moment; empty while it is."""
+        opened, tier = self.life.opened_log, self._tier
+        if tier is None or opened is None or not opened.log.awaits_store:
+            return ""
+        return tier.trouble
 
     def reader(self, start: OffsetSpec, matcher: ChunkMatcher | None) -> Reader:
         """A reader of its log, which is open, for a consumer.
@@ -341,9 +349,11 @@ class Stream:
                 failed: it may be unknown after a restart.
         """
         self.store_offset(reference, offset)
+        opened = self.life.held
         await self.settled()
         self._check_there()
-        if self.failed or (self.alarm and self.log.journal.tracking.has_pending):
+        waits = self.log.journal.tracking.has_pending or opened.writer.awaits_store
+        if self.failed or (self.alarm and waits):
             raise Refused(Reason.NOT_AVAILABLE, self.alarm)
 
     async def delete_offset(self, reference: str) -> bool:
@@ -354,9 +364,11 @@ class Stream:
                 failed: it may be known again after a restart.
         """
         opened = self.life.held
-        if not opened.log.journal.delete_offset(reference.encode()):
+        if not opened.writer.forget_offset(reference.encode()):
             return False
         await opened.maintenance.flush()
+        opened.work.set()
+        await self.settled()
         self._check_there()
         if self.failed or opened.log.is_closed or opened.log.flushing.obstacle:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")

@@ -24,12 +24,18 @@ These functions block; call them in a thread.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from segments.errors import FormatError, SegmentsError
-from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.store.cluster import (
+    CatalogCopy,
+    Cluster,
+    WalMark,
+    decode_cluster,
+    encode_cluster,
+)
 from segments.store.manifest_store import are_there
 from segments.store.object_names import CLUSTER, VERSION
 from segments.store.object_store import ConflictError, MissingError, ObjectStore, TierError
@@ -299,6 +305,30 @@ def name_catalog(store: ObjectStore, held: Held, catalog: CatalogCopy, me: Ident
     """
     wanted = replace(held.cluster, revision=held.cluster.revision + 1, catalog=catalog)
     return _write(store, held, wanted, me)
+
+
+def mark_wals(
+    store: ObjectStore, me: Identity, change: Callable[[tuple[WalMark, ...]], tuple[WalMark, ...]]
+) -> Held:
+    """Say where write-ahead logs begin that are needed.
+
+    Args:
+        store: the store.
+        me: this server, whose the tier is.
+        change: gives what is to be said, of what is.
+
+    Raises:
+        FencedError: it is another's meanwhile.
+        TierError: the store did not answer, or something else was changed at the same time; try
+            again.
+    """
+    held = check(store, me)
+    wals = change(held.cluster.wals)
+    if wals == held.cluster.wals:
+        return held
+    return _write(
+        store, held, replace(held.cluster, revision=held.cluster.revision + 1, wals=wals), me
+    )
 
 
 def _write(store: ObjectStore, before: Held | None, wanted: Cluster, me: Identity) -> Held:

@@ -21,6 +21,7 @@ from segments.store.manifest_store import look_up, put_manifest
 from segments.store.object_names import (
     CATALOG_FOLDER,
     MANIFEST_NAME,
+    NO_HOSTS,
     VERSION,
     StreamKey,
     parse_object,
@@ -195,7 +196,7 @@ async def collect(
     search = _Search(store, me, now_ms, known, is_dry)
     await ask(search.look_at_catalogs)
     for host in await ask(store.folders, VERSION):
-        if host == CATALOG_FOLDER:
+        if host in NO_HOSTS:
             continue
         for folder in await ask(store.folders, host):
             await ask(search.look_at, folder)

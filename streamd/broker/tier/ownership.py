@@ -14,7 +14,7 @@ and at once when a request has failed:
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
@@ -25,6 +25,7 @@ import trio
 from segments import StorageError
 from segments.disk import Disk
 from segments.store import stores
+from segments.store.cluster import WalMark
 from segments.store.object_store import TierError
 from segments.store.stores import probe
 from streamd.broker.tier import claims
@@ -112,6 +113,24 @@ class Ownership:
     def since(self) -> int:
         """Manifests of earlier epochs do not count: they are of an earlier tier, or server."""
         return 0 if self._held is None else self._held.cluster.since
+
+    @property
+    def wals(self) -> tuple[WalMark, ...]:
+        """Write-ahead logs of which something is in no manifest yet."""
+        return () if self._held is None else self._held.cluster.wals
+
+    async def mark_wals(self, change: Callable[[tuple[WalMark, ...]], tuple[WalMark, ...]]) -> None:
+        """Change what the cluster object says of write-ahead logs.
+
+        Raises:
+            TierError: the store did not answer, something else was changed at the same time, or
+                another server has the tier, see `fence`.
+        """
+        try:
+            self._held = await ask(claims.mark_wals, self.store, self.identity, change)
+        except FencedError as error:
+            self.give_up(error)
+            raise TierError(self.fence) from error
 
     @property
     def is_able(self) -> bool:

@@ -10,8 +10,11 @@ Theory of operation. `restore` works on an empty folder whose lock it has:
    So what the manifest says now is what the stream has, for good.
 4. A stream's folder gets a copy of its manifest, and the journal of what is known of its publishers
    and consumers. All of its segments are cold: nothing of them is read here.
-5. The copy of the catalog is put there, with the streams that only manifests know.
-6. The tier, if it is still ours, says that manifests of earlier epochs do not count. What the
+5. Write-ahead logs are read to their ends, and ended (wal_reading.py): the server that is gone
+   confirms nothing more. Streams of which nothing but that is stored get a folder, too; what the
+   logs have of any stream is put back when it is opened.
+6. The copy of the catalog is put there, with the streams that only manifests or logs know.
+7. The tier, if it is still ours, says that manifests of earlier epochs do not count. What the
    server that is gone may still begin to store for streams of which nothing was stored, without a
    conflict, is nobody's then. `restoring` is removed.
 
@@ -38,7 +41,7 @@ from segments.disk import OsDisk
 from segments.errors import FormatError, SegmentsError
 from segments.gaps import RESTORE_GAP
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
-from segments.marks import AHEAD, RESTORED, put_mark
+from segments.marks import AHEAD, LIFE, RESTORED, WAL, put_mark
 from segments.store.cluster import CatalogCopy
 from segments.store.local_copy import forget_unrestored, write_copy, write_unrestored
 from segments.store.lookup import (
@@ -64,6 +67,7 @@ from streamd.broker.tier.catalog_copy import revision_of
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
+from streamd.broker.tier.wal_reading import StoredTail, Tails
 from streamd.net import threads
 from streamd.operations.arguments import arguments_from_json, plain_arguments, policy_of
 from streamd.operations.names import as_sent, stream_folder
@@ -296,6 +300,9 @@ class _Restore:
         catalog = await retry_store(catalog_copy, self._store, held.cluster.catalog)
         folders = by_stream(await retry_store(stream_folders, self._store))
         streams = await self._restore_all(folders)
+        tails = Tails(lambda _: None)
+        await tails.read(self._store, held.cluster.wals, self._me)
+        streams = await threads.in_thread(self._with_tails, streams, tails)
         await threads.in_thread(self._write_catalog, catalog, streams)
         await retry_store(self._finish)
         await threads.in_thread(self._end)
@@ -366,6 +373,41 @@ class _Restore:
         disk.make_folder(folder)
         write_unrestored(disk, folder, reason)
         return Stored(StreamRow(as_sent(names[0]), as_sent(names[1]), {}), None)
+
+    def _with_tails(self, streams: list[Stored], tails: Tails) -> list[Stored]:
+        """These streams, and those of which only write-ahead logs have something."""
+        found = {(one.row.virtual_host, one.row.name): one for one in streams}
+        for key, tail in sorted(tails.streams.items()):  # of a name, that created last is the last
+            name = (as_sent(key.virtual_host), as_sent(key.stream))
+            known = found.get(name)
+            if tail.is_deleted or (known is not None and known.manifest is None):
+                continue
+            creation = "" if known is None or known.manifest is None else known.manifest.stream[2]
+            if key.creation > creation:
+                found[name] = self._begin_in_log(tail)
+            if key.creation >= creation:
+                folder, disk = stream_folder(self._data, *key[:2]), OsDisk()
+                put_mark(disk, folder, WAL, key.creation)
+                disk.sync_folder(folder)
+        return list(found.values())
+
+    def _begin_in_log(self, tail: StoredTail) -> Stored:
+        """Of this stream only a write-ahead log has something."""
+        folder, disk = stream_folder(self._data, *tail.key[:2]), OsDisk()
+        if Path(folder).exists():
+            disk.remove_folder(folder)  # of an earlier stream of that name
+        disk.make_folder(folder)
+        put_mark(disk, folder, LIFE, tail.key.creation)
+        put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
+        manifest = Manifest(
+            stream=tail.key,
+            revision=0,
+            epoch=self._me.epoch,
+            writer=self._me.name,
+            arguments=tail.arguments,
+            settings=tail.settings,
+        )
+        return Stored(row_of(manifest), manifest)
 
     # -- the catalog
 

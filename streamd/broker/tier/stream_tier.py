@@ -22,10 +22,12 @@ from typing import NamedTuple
 
 from segments import Log
 from segments.policy import LogPolicy
+from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from segments.tier.planning import is_stored_to
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.log_life import StreamState
+from streamd.broker.streams.open_log import OpenLog
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier.eviction import SHORTAGE_SECONDS, Eviction
 from streamd.broker.tier.line import Line
@@ -33,6 +35,7 @@ from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.segment_uploads import SegmentUploads
 from streamd.broker.tier.stream_manifest import StreamManifest, TieredLog
 from streamd.broker.tier.upload_requests import UploadRequest
+from streamd.broker.tier.wal import StoreConfirms, WalStream
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import StreamTier
@@ -51,6 +54,7 @@ class TierParts(NamedTuple):
         now_ms: the wall clock.
         roll_ms: age at which a segment is sealed.
         delay_ms: that a segment stays on the disk after it was stored.
+        confirms: through the store.
         wants_at: it will have something to do in so many seconds.
         delete_later: no manifest names these objects any more.
         note_open: its log was opened, or is closed.
@@ -63,6 +67,7 @@ class TierParts(NamedTuple):
     delay_ms: int
     wants: Callable[["TieredStream"], None]
     wants_at: Callable[["TieredStream", float], None]
+    confirms: StoreConfirms
     delete_later: Callable[[set[str]], Awaitable[None]]
     note_open: Callable[["TieredStream", bool], None]
 
@@ -112,8 +117,10 @@ class TieredStream:
         self.pause = 0.0
         self.fault = ""
         self._parts = parts
+        self._row = row
         self._stream: Stream | None = None
         self._log: Log | None = None
+        self._wal: WalStream | None = None
         self._key: StreamKey | None = None
         self._is_split = False
         self._newest, self._newest_ms = -1, 0  # its offset, and since when it is known to grow
@@ -144,9 +151,11 @@ class TieredStream:
         if self._log is not None:
             self._parts.wants(self)
 
-    def log_opened(self, log: Log) -> None:
+    def log_opened(self, opened: OpenLog) -> None:
         """Its log is open."""
-        self._log = log
+        self._log = log = opened.log
+        if self._wal is not None:
+            self._wal.opened = opened
         for request in self._requests:
             if request.end is None:
                 request.end = log.committed_offset
@@ -157,6 +166,7 @@ class TieredStream:
         """Its log is about to be closed: what is in it will be due some time."""
         if self.is_gone:
             self._end_requests()
+            self._parts.confirms.deleted(self.virtual_host, self.name)
         log = self._log
         if log is None:
             return
@@ -166,6 +176,7 @@ class TieredStream:
         if due_ms is not None:
             self._parts.wants_at(self, max(0, due_ms - self._parts.now_ms()) / 1_000)
         self._log = None
+        self._wal = None
         self._uploads.log_closes()
         self._parts.note_open(self, False)
 
@@ -182,6 +193,50 @@ class TieredStream:
         """A filter index was made, or cannot be."""
         if self._uploads.waits_for_index:
             self._parts.wants(self)
+
+    # -- confirms, see wal.py
+
+    def begin_confirms(self, log: Log) -> WalStream:
+        """What is written to its log, which was opened, is confirmed when the store has it."""
+        key = StreamKey(self.virtual_host, self.name, log.life)
+        manifest = log.stored.manifest
+        after = 0 if manifest is None else manifest.next_offset
+        log.awaits_store = True
+        self._wal = self._parts.confirms.stream(key, self._row, log, after)
+        return self._wal
+
+    def confirm_in_store(self, opened: OpenLog) -> None:
+        """From now on its messages are confirmed when the store has them."""
+        self.begin_confirms(opened.log).opened = opened
+
+    def may_write(self, opened: OpenLog) -> bool:
+        """The store keeps up; where it does not, the log is told when it does."""
+        if self._parts.confirms.is_behind:
+            self._parts.confirms.wait_for_room(opened)
+            return False
+        return True
+
+    def wrote(self, opened: OpenLog) -> None:
+        """Something was written that is confirmed when the store has it."""
+        if self._wal is not None:
+            self._parts.confirms.wrote(self._wal, opened)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is confirmed through the store at the moment; empty while it is."""
+        return self._parts.confirms.trouble
+
+    @property
+    def life(self) -> str | None:
+        """The life of the stream; None where nobody has looked."""
+        figures = None if self._stream is None else self._stream.figures
+        return None if figures is None else figures.life or None
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What the store has of it, as far as is known."""
+        kept = self._manifest.kept
+        return None if kept is None else kept.manifest
 
     @property
     def bytes_waiting(self) -> int:

@@ -7,8 +7,9 @@ Theory of operation. Each part has tasks or state of its own, and knows only tho
     Uploader      gives streams their turns                       uploader.py
     Removals      removes what is not needed in the store         removals.py
     LostCopies    brings back what opening a log needs            lost_copies.py
+    StoreConfirms writes what is confirmed by the store           wal.py
 
-None of them touches publishing; what a stream takes part with is TieredStream.
+What a stream takes part with is TieredStream.
 """
 
 import logging
@@ -17,7 +18,7 @@ from contextlib import ExitStack
 
 import trio
 
-from segments import SegmentsError
+from segments import Log, SegmentsError
 from segments.disk import OsDisk
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
@@ -37,6 +38,8 @@ from streamd.broker.tier.requests import CountedStore
 from streamd.broker.tier.stream_tier import TieredStream, TierParts
 from streamd.broker.tier.upload_requests import RequestState, UploadRequest, what_is_missing
 from streamd.broker.tier.uploader import Uploader
+from streamd.broker.tier.wal import StoreConfirms
+from streamd.broker.tier.wal_reading import StoredTail
 from streamd.config import Config
 from streamd.net import threads
 from streamd.net.turns import in_turns
@@ -54,6 +57,7 @@ from streamd.operations.tier_reports import (
 
 logger = logging.getLogger(__name__)
 
+_CATCH_UP_SECONDS = 20.0
 _LONGEST_SWEEP, _SHORTEST_SWEEP = 15.0, 0.5  # seconds between two looks at the ages of segments
 
 
@@ -99,6 +103,8 @@ class Tier:
             config.data, disk, ownership, self.uploader, self._streams, now_ms, delay_ms
         )
         self.lost_copies = LostCopies(config.data, disk, ownership)
+        interval = config.confirm_interval_ms / 1_000
+        self.confirms = StoreConfirms(config.data, ownership, self._find, interval)
         self._parts = TierParts(
             ownership,
             line,
@@ -107,6 +113,7 @@ class Tier:
             delay_ms,
             self.uploader.wants,
             self.uploader.wants_at,
+            self.confirms,
             self.removals.delete_later,
             self._note_open,
         )
@@ -121,6 +128,7 @@ class Tier:
         start = self._supervisor.start
         start("taking the tier", self.ownership.run)
         start("uploading to the tier", self.uploader.run)
+        start("confirming through the tier", self.confirms.run)
         start("looking at ages in the tier", self._sweep)
         start("removing from the tier", self.removals.run)
         start("copying the catalog to the tier", self._copy_catalog)
@@ -163,6 +171,31 @@ class Tier:
         stream = TieredStream(self._parts, virtual_host, name, row)
         self._streams[virtual_host, name] = stream
         return stream
+
+    def _find(self, virtual_host: str, name: str) -> TieredStream | None:
+        return self._streams.get((Name(virtual_host), Name(name)))
+
+    async def tail(self, virtual_host: Name, name: Name) -> StoredTail | None:
+        """What the store has to follow the log of a stream, which is about to be opened.
+
+        Raises:
+            TierError: that is not known yet.
+        """
+        await self.confirms.read()
+        return self.confirms.tail(virtual_host, name)
+
+    async def confirm(self, virtual_host: Name, name: Name, log: Log) -> None:
+        """Confirm by the store what is written to a log that was opened, and store what is there.
+
+        Raises:
+            TierError: the store has not answered for a while.
+        """
+        stream = self._streams[virtual_host, name].begin_confirms(log)
+        with trio.move_on_after(_CATCH_UP_SECONDS):
+            await stream.caught_up()
+        if not stream.is_caught_up:
+            reason = self.confirms.trouble or self.ownership.sentence or "it takes long"
+            raise TierError(f"what its disk has is not in the tier yet: {reason}")
 
     def _note_open(self, stream: TieredStream, is_open: bool) -> None:
         """The log of a stream was opened, or is closed."""

@@ -1,0 +1,659 @@
+"""Confirms through the store: what streams get is in its write-ahead log before they confirm it.
+
+Theory of operation. Streams whose messages are confirmed by the store (`stream-confirm`) write them
+to the local disk at once, and show and confirm nothing of it. They say here that they have got
+something (`wrote`). All that they have got goes into one *slot* (segments/store/wal.py): at once
+when the last slot was begun an interval ago, or when a slot is full; never when nothing waits. A
+few slots are on their way at the same time, and each is sent until the store has it:
+
+    slot        leaves it
+    made        the store was asked
+    under way   it is stored: the store said so, or has the very same object
+                it failed, or nobody knows: it is sent again, for ever
+                another object is there, a fence: this server is over, nothing is confirmed any more
+    stored      all slots before it are, too: what is in it is confirmed and shown
+
+So what was confirmed is in the log, or in segments that manifests name. A start reads the logs of
+earlier starts to their ends, and ends them (wal_reading.py), before a stream that may have
+something in one is opened; what its disk lacks is put back (segments/recovery/tail.py), and what
+its disk has beyond that is stored before anybody sees it.
+
+Now and then the log is shortened: streams that hold it up are uploaded, the cluster object says
+where the log begins now, and then slots before that go. Fences stay.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import NamedTuple, Protocol
+
+import trio
+
+from segments import Log, SegmentsError, at_offset
+from segments.checksum import crc32
+from segments.disk import OsDisk
+from segments.marks import LIFE, STORED, WAL, marked, put_mark
+from segments.segment import walk_headers
+from segments.store.cluster import WalMark
+from segments.store.fields import Plain
+from segments.store.manifest import Manifest
+from segments.store.object_names import StreamKey
+from segments.store.object_store import MissingError, ObjectStore, TierError
+from segments.store.wal import MOST_SLOT, Section, Slot, encode_slot, slot_key
+from streamd.broker.declared.rows import StreamRow
+from streamd.broker.streams.open_log import OpenLog
+from streamd.broker.tier.ownership import Ownership
+from streamd.broker.tier.pauses import next_pause, shortened
+from streamd.broker.tier.requests import ask
+from streamd.broker.tier.upload_requests import RequestState, UploadRequest
+from streamd.broker.tier.wal_reading import (
+    TAIL_FILE,
+    NamedSlot,
+    StoredTail,
+    Tails,
+    named,
+    writer_of,
+)
+from streamd.net import threads
+from streamd.net.wakeup import Wakeup
+from streamd.operations.argument_kinds import Value
+from streamd.operations.arguments import plain_arguments
+from streamd.operations.errors import Reason
+from streamd.operations.names import stream_folder
+
+logger = logging.getLogger(__name__)
+
+SLOT_BYTES = 4 << 20  # a slot is full
+_MOST_UNDER_WAY = 4  # slots
+_MOST_BEHIND = 64 << 20  # bytes of all streams that are in no slot in the store; then they wait
+_LONGEST_PAUSE = 2.0  # seconds before a slot is sent again
+_START_SECONDS = 10.0  # that the opening of a stream waits until the logs are read
+_LOOK_SECONDS = 10.0  # between two looks whether the log is to be shortened
+_SHORTEN_SECONDS, _SHORTEN_BYTES, _SHORTEN_SLOTS = 3_600.0, 1 << 30, 10_000
+
+
+class Uploads(Protocol):
+    """What the tier knows of its streams; see stream_tier.TieredStream."""
+
+    @property
+    def life(self) -> str | None:
+        """The life of the stream; None where nobody has looked."""
+
+    @property
+    def is_gone(self) -> bool:
+        """It was deleted."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What the store has of it, as far as is known."""
+
+    def requested(self) -> AbstractContextManager[UploadRequest]:
+        """Somebody waits in the block until all that is there now is stored."""
+
+
+class _Taken(NamedTuple):
+    """What a slot gets of a stream: see Section, and the chunks."""
+
+    after: int
+    next_offset: int
+    parts: list[bytes]
+    size: int
+    offsets: dict[bytes, int | None]
+    batch: int
+
+
+class WalStream:
+    """A stream on its way into the log.
+
+    Args:
+        row: its row in the catalog; None once it is gone.
+        after: offset behind the last chunk of it that is in a slot, or named by a manifest.
+
+    Attributes:
+        opened: its log, while it is open.
+        waiting: bytes of its chunks that are in no slot.
+        noted: bytes that its log had got when it was looked at last.
+    """
+
+    def __init__(self, key: StreamKey, row: Callable[[], StreamRow | None], after: int) -> None:
+        self.key, self._row, self._after = key, row, after
+        self.opened: OpenLog | None = None
+        self.waiting = self.noted = 0
+        self._log: Log | None = None
+        self._cursor = self._stored = after
+        self._is_marked = False
+        self._caught_up = trio.lowlevel.ParkingLot()
+
+    def begin(self, log: Log) -> None:
+        """Its log was opened."""
+        self._log, self.opened = log, None
+        self.waiting, self.noted = 0, log.written.size
+        self._cursor = self._stored = self._after
+
+    @property
+    def is_caught_up(self) -> bool:
+        """All that readers see of it is stored."""
+        return self._log is None or self._stored >= self._log.committed_offset
+
+    async def caught_up(self) -> None:
+        """Return when that is so."""
+        while not self.is_caught_up:
+            await self._caught_up.park()
+
+    async def take(self, room: int) -> _Taken | None:
+        """What comes next of it, some `room` bytes; None for nothing."""
+        log = self._log
+        if log is None or log.is_closed:
+            return None
+        if not self._is_marked:
+            await threads.in_thread(self._mark, log)
+        if self._cursor < log.committed_offset:
+            return await self._take_files(log, room)
+        return self._take_held(log, room)
+
+    def _mark(self, log: Log) -> None:
+        """Note in its folder that opening it needs the log; on the device before that has it."""
+        disk = log.segments.shown[-1].disk
+        put_mark(disk, log.folder, WAL, log.life)
+        disk.sync_folder(log.folder)
+        self._is_marked = True
+
+    async def _take_files(self, log: Log, room: int) -> _Taken | None:
+        """Chunks that readers see already: of before a start, or before it was confirmed so."""
+        until = log.committed_offset
+        parts, end, reached = await threads.in_thread(_read, log, self._cursor, until, room)
+        self._cursor = reached
+        if not parts:
+            self._note_stored(reached)
+            return None
+        return self._taken(parts, end, {})
+
+    def _take_held(self, log: Log, room: int) -> _Taken | None:
+        parts: list[bytes] = []
+        size, end = 0, self._cursor
+        for appended in log.flushing.held:
+            for chunk in appended.chunks:
+                if chunk.header.chunk_id >= self._cursor and size < room:
+                    parts += chunk.parts
+                    size, end = size + chunk.size, chunk.header.next_offset
+        opened, offsets = self.opened, {}
+        if opened is not None:
+            offsets, opened.writer.changed_offsets = opened.writer.changed_offsets, {}
+        if not (parts or offsets):
+            return None
+        self._cursor = end
+        self.waiting = max(0, self.waiting - size)
+        return self._taken(parts, end if parts else self._after, offsets)
+
+    def _taken(self, parts: list[bytes], end: int, offsets: dict[bytes, int | None]) -> _Taken:
+        after, self._after = self._after, end
+        batch = 0 if self.opened is None else self.opened.writer.take_batches(self._cursor)
+        return _Taken(after, end, parts, sum(map(len, parts)), offsets, batch)
+
+    @property
+    def has_more(self) -> bool:
+        """There is something to take."""
+        log, opened = self._log, self.opened
+        if log is None or log.is_closed:
+            return False
+        has_offsets = opened is not None and bool(opened.writer.changed_offsets)
+        return self._cursor < log.next_offset or has_offsets
+
+    def section(self, taken: _Taken) -> Section:
+        """What stands in the slot before its chunks, but for their checksum."""
+        row = self._row()
+        return Section(
+            virtual_host=self.key.virtual_host,
+            stream=self.key.stream,
+            creation=self.key.creation,
+            after=taken.after,
+            next_offset=taken.next_offset,
+            size=taken.size,
+            arguments=_plain({} if row is None else row.arguments),
+            settings=_plain({} if row is None else row.settings),
+            offsets={name.hex(): at for name, at in taken.offsets.items()},
+        )
+
+    def stored(self, taken: _Taken) -> None:
+        """The store has this, and all that was taken before."""
+        if self.opened is not None:
+            self.opened.stored(taken.next_offset, taken.batch)
+        self._note_stored(taken.next_offset)
+
+    def _note_stored(self, offset: int) -> None:
+        self._stored = max(self._stored, offset)
+        self._caught_up.unpark_all()
+
+
+def _plain(arguments: Mapping[str, Value]) -> Plain:
+    return dict(plain_arguments(arguments))
+
+
+def _read(log: Log, cursor: int, until: int, room: int) -> tuple[list[bytes], int, int]:
+    """Chunks from an offset on, some `room` bytes; blocks.
+
+    Returns:
+        Their bytes; the offset behind the last one; the one to go on with.
+    """
+    parts: list[bytes] = []
+    size, end = 0, cursor
+    place = log.segments.find(at_offset(cursor))
+    segments = [one for one in log.segments.shown if one.base_offset >= place.segment.base_offset]
+    for segment in segments:
+        start = (place.position, place.offset) if segment is place.segment else None
+        file = segment.open()
+        try:
+            for position, header in walk_headers(segment, file, start):
+                if header.chunk_id < cursor or header.chunk_id >= until:
+                    continue
+                if size >= room:
+                    return parts, end, end
+                parts.append(file.read(header.total_size, position))
+                size, end = size + header.total_size, header.next_offset
+        finally:
+            file.close()
+    return parts, end, until
+
+
+@dataclass
+class _Sent:
+    """A slot that is under way.
+
+    Attributes:
+        took: what it has of each stream, in the order of its sections.
+        size: of the chunks, in bytes.
+        content: of the object; None until that is made, and when the store has it.
+    """
+
+    slot: Slot
+    took: list[tuple[WalStream, _Taken]]
+    size: int
+    content: bytes | None = None
+    is_stored: bool = False
+
+    def store(self, store: ObjectStore) -> int:
+        """Store it; in a thread, as often as it takes. Gives the size of the object.
+
+        Raises:
+            _OverError: something else is there.
+            TierError: nobody knows whether it is there.
+        """
+        if self.content is None:
+            self.content = self._encode()
+        key, content = slot_key(self.slot.epoch, self.slot.slot), self.content
+        try:
+            store.create(key, content)
+        except TierError as error:
+            try:
+                found = store.get(key, MOST_SLOT).content
+            except MissingError:
+                raise TierError(str(error)) from error  # and that is all there is to it
+            if found != content:
+                raise _OverError(f"another server has written {key}") from error
+        return len(content)
+
+    def _encode(self) -> bytes:
+        sections, parts = list(self.slot.sections), []
+        for number, (_, taken) in enumerate(self.took):
+            part = b"".join(taken.parts)
+            parts.append(part)
+            sections[number] = replace(sections[number], crc=crc32(part))
+        return encode_slot(replace(self.slot, sections=tuple(sections)), parts)
+
+
+class _OverError(TierError):
+    """Something else is in the place of a slot: another server has ended the log."""
+
+
+class StoreConfirms:
+    """Confirms through the store, for all streams of a server.
+
+    Args:
+        data: the data folder.
+        ownership: gives the store, and knows whose it is.
+        streams: what the tier knows of each, by virtual host and name.
+        interval: seconds between the beginnings of two slots.
+
+    Attributes:
+        trouble: why confirms wait; empty while they do not.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        ownership: Ownership,
+        find: Callable[[str, str], "Uploads | None"],
+        interval: float,
+    ) -> None:
+        self.trouble = ""
+        self._data, self._ownership, self._find, self._interval = data, ownership, find, interval
+        self._tails: Tails | None = None
+        self._streams: dict[StreamKey, WalStream] = {}
+        self._queue: dict[WalStream, None] = {}
+        self._deleted: list[StreamKey] = []
+        self._behind: dict[OpenLog, None] = {}
+        self._waiting = self._under_way = 0  # bytes
+        self._sent: deque[_Sent] = deque()
+        self._next, self._has_begun, self._is_over = 0, False, False
+        self._began_at = -interval
+        self._work, self._is_full = Wakeup(), Wakeup()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._slots: deque[NamedSlot] = deque()  # in the store, those to be read first
+        self._shortened_at = 0.0
+
+    # -- what streams ask
+
+    @property
+    def is_behind(self) -> bool:
+        """So much waits for the store that nothing more is to be written."""
+        return self._waiting + self._under_way > _MOST_BEHIND
+
+    async def read(self) -> None:
+        """Return when the logs of earlier starts are read.
+
+        Raises:
+            TierError: that takes longer.
+        """
+        with trio.move_on_after(_START_SECONDS):
+            while self._tails is None:
+                await self._changed.park()
+        if self._tails is None:
+            reason = self.trouble or self._ownership.sentence or "it was not reached yet"
+            raise TierError(f"what the tier has to follow it was not read yet: {reason}")
+
+    def tail(self, virtual_host: str, name: str) -> StoredTail | None:
+        """What the logs of earlier starts have of a stream whose log is about to be opened."""
+        assert self._tails is not None  # noqa: S101 - they are read
+        for key, tail in self._tails.streams.items():
+            if key[:2] == (virtual_host, name) and tail.path:
+                return tail
+        return None
+
+    def forget_tail(self, tail: StoredTail) -> None:
+        """Its log was opened, and has it on the device; blocks."""
+        OsDisk().remove(tail.path)
+        tail.path = ""
+
+    def stream(
+        self, key: StreamKey, row: Callable[[], StreamRow | None], log: Log, after: int
+    ) -> WalStream:
+        """A stream that is confirmed by the store, whose log was opened."""
+        found = self._streams.get(key)
+        if found is None:
+            tail = None if self._tails is None else self._tails.streams.get(key)
+            found = WalStream(key, row, max(after, 0 if tail is None else tail.next_offset))
+            self._streams[key] = found
+        found.begin(log)
+        self.wants(found)
+        return found
+
+    def wants(self, stream: WalStream) -> None:
+        """Something of it may be in no slot."""
+        if stream.has_more:
+            self._queue[stream] = None
+            self._work.set()
+
+    def wrote(self, stream: WalStream, opened: OpenLog) -> None:
+        """Something was written to its log."""
+        size = opened.log.written.size
+        grown, stream.noted = size - stream.noted, size
+        stream.waiting += grown
+        self._waiting += grown
+        self.wants(stream)
+        if self._waiting >= SLOT_BYTES:
+            self._is_full.set()
+
+    def wait_for_room(self, opened: OpenLog) -> None:
+        """It is to be told when it is not behind any more."""
+        self._behind[opened] = None
+
+    def deleted(self, virtual_host: str, name: str) -> None:
+        """A stream was deleted: say so in the log, if it has something of it."""
+        known = {*self._streams, *(() if self._tails is None else self._tails.streams)}
+        for key in [key for key in known if key[:2] == (virtual_host, name)]:
+            stream = self._streams.pop(key, None)
+            if stream is not None:
+                self._waiting -= stream.waiting
+                self._queue.pop(stream, None)
+            if self._tails is not None:
+                self._tails.streams.pop(key, None)
+            self._deleted.append(key)
+            self._work.set()
+
+    # -- tasks
+
+    async def run(self) -> None:
+        """Read the logs of earlier starts, then write one."""
+        await self._ownership.taken()
+        self._shortened_at = trio.current_time()
+        await self._read()
+        async with trio.open_nursery() as nursery:
+            for sent in self._sent:
+                if not sent.is_stored:  # of a run that has failed
+                    nursery.start_soon(self._send, sent)
+            nursery.start_soon(self._shorten_now_and_then)
+            while not self._is_over:
+                await self._work.wait()
+                while (self._queue or self._deleted) and not self._is_over:
+                    await self._write(nursery)
+
+    async def _read(self) -> None:
+        pause = 0.0
+        while self._tails is None:
+            tails = Tails(self._path_of)
+            owner = self._ownership
+            try:
+                await tails.read(owner.store, owner.wals, owner.identity)
+            except SegmentsError as error:
+                self._say(str(error))
+                pause = next_pause(pause)
+                await trio.sleep(shortened(pause))
+            else:
+                self._tails = tails
+                self._slots.extend(tails.slots)
+                self._say("")
+        self._changed.unpark_all()
+
+    def _path_of(self, key: StreamKey) -> str | None:
+        """Where the chunks of a stream are kept until it is opened."""
+        if self._find(key.virtual_host, key.stream) is None:
+            return None
+        folder = stream_folder(self._data, key.virtual_host, key.stream)
+        names = OsDisk().list(folder) if Path(folder).is_dir() else []
+        lives = marked(names, LIFE) or marked(names, STORED)
+        return str(PurePath(folder, TAIL_FILE)) if key.creation in lives else None
+
+    def _say(self, trouble: str) -> None:
+        """Say once that confirms wait, and once that they do not any more."""
+        if trouble and not self.trouble:
+            logger.error("confirms wait for the tier: %s", trouble)
+        elif self.trouble and not trouble:
+            logger.info("confirms go on")
+        self.trouble = trouble
+
+    async def _write(self, nursery: trio.Nursery) -> None:
+        """Make the next slot when it is time, and send it."""
+        if self._waiting < SLOT_BYTES:
+            with trio.move_on_at(self._began_at + self._interval):
+                await self._is_full.wait()
+        while len(self._sent) >= _MOST_UNDER_WAY:
+            await self._changed.park()
+        await self._begin()
+        self._began_at = trio.current_time()
+        sent = await self._make()
+        if sent is not None:
+            self._sent.append(sent)
+            self._next += 1
+            self._under_way += sent.size
+            nursery.start_soon(self._send, sent)
+
+    async def _begin(self) -> None:
+        """Have the cluster object name the log, before there is anything in it."""
+        mark, pause = WalMark(self._ownership.identity.epoch, 0), 0.0
+        while not self._has_begun:
+            try:
+                await self._ownership.mark_wals(lambda wals: (*(set(wals) - {mark}), mark))
+                self._has_begun = True
+            except TierError as error:
+                if self._ownership.fence:
+                    self._end()
+                    return
+                self._say(str(error))
+                pause = next_pause(pause)
+                await trio.sleep(shortened(pause))
+
+    async def _make(self) -> _Sent | None:
+        """A slot of what waits."""
+        took: list[tuple[WalStream, _Taken]] = []
+        size, mine = 0, self._ownership.identity
+        while self._queue and size < SLOT_BYTES:
+            stream = next(iter(self._queue))
+            del self._queue[stream]
+            waiting = stream.waiting
+            try:
+                taken = await stream.take(SLOT_BYTES - size)
+            except SegmentsError as error:
+                logger.error("stream %s is not confirmed: %s", stream.key.stream, error)
+                continue
+            self._waiting -= waiting - stream.waiting
+            if taken is not None:
+                took.append((stream, taken))
+                size += taken.size
+            self.wants(stream)
+        deleted, self._deleted = self._deleted, []
+        if not (took or deleted):
+            return None
+        slot = Slot(
+            tier=mine.tier,
+            epoch=mine.epoch,
+            slot=self._next,
+            writer=writer_of(mine),
+            sections=(*(one.section(taken) for one, taken in took), *map(_gone, deleted)),
+        )
+        return _Sent(slot, took, size)
+
+    async def _send(self, sent: _Sent) -> None:
+        """Send a slot until it is stored."""
+        pause = 0.0
+        while not (sent.is_stored or self._is_over):
+            try:
+                size = await ask(sent.store, self._ownership.store)
+            except _OverError:
+                await self._ownership.check_ownership()
+                self._end()
+                return
+            except TierError as error:
+                self._ownership.look_again(error)
+                self._say(str(error))
+                pause = min(next_pause(pause), _LONGEST_PAUSE)
+                await trio.sleep(shortened(pause))
+            else:
+                sent.is_stored, sent.content = True, None
+                self._say("")
+                self._settle(size)
+
+    def _settle(self, size: int) -> None:
+        """Confirm what is in slots that are stored, as are all before them."""
+        while self._sent and self._sent[0].is_stored and not self._is_over:
+            sent = self._sent.popleft()
+            self._under_way -= sent.size
+            self._slots.append(named(sent.slot, size))
+            for stream, taken in sent.took:
+                stream.stored(taken)
+        self._changed.unpark_all()
+        if not self.is_behind:
+            behind, self._behind = self._behind, {}
+            for opened in behind:
+                opened.work.set()
+
+    def _end(self) -> None:
+        """Another server has ended the log: nothing is confirmed any more."""
+        self._is_over = True
+        self._changed.unpark_all()
+        for stream in self._streams.values():
+            if stream.opened is not None:
+                stream.opened.writer.refuse_written(Reason.NOT_AVAILABLE)
+
+    # -- shortening
+
+    async def _shorten_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(_LOOK_SECONDS)
+            if self._slots and self._is_long:
+                self._shortened_at = trio.current_time()
+                try:
+                    await self.shorten()
+                except SegmentsError as error:
+                    logger.warning("the write-ahead log in the tier is not shortened: %s", error)
+
+    @property
+    def _is_long(self) -> bool:
+        slots = self._slots
+        is_old = trio.current_time() - self._shortened_at >= _SHORTEN_SECONDS
+        is_earlier = slots[0].epoch != self._ownership.identity.epoch
+        is_large = len(slots) >= _SHORTEN_SLOTS or sum(s.size for s in slots) >= _SHORTEN_BYTES
+        return is_old or is_earlier or is_large
+
+    async def shorten(self) -> None:
+        """Let all slots go that are there now, once manifests have what is in them.
+
+        Raises:
+            TierError: the store is away, or a stream cannot be uploaded.
+        """
+        slots = list(self._slots)
+        await self._upload(slots)
+        first: dict[int, int] = {}
+        for one in slots:
+            first[one.epoch] = one.slot + 1
+        mine = self._ownership.identity.epoch
+        left = {one.epoch for one in list(self._slots)[len(slots) :]} | {mine}
+
+        def shortened_marks(wals: tuple[WalMark, ...]) -> tuple[WalMark, ...]:
+            moved = (WalMark(epoch, max(at, first.get(epoch, 0))) for epoch, at in wals)
+            return tuple(mark for mark in moved if mark.epoch in left)
+
+        await self._ownership.mark_wals(shortened_marks)
+        for _ in slots:
+            self._slots.popleft()
+        await ask(self._ownership.store.delete, [slot_key(one.epoch, one.slot) for one in slots])
+
+    async def _upload(self, slots: Iterable[NamedSlot]) -> None:
+        """Have all that is in slots stored as segments, and offsets of consumers with them."""
+        wanted: dict[StreamKey, int] = {}
+        has_offsets: set[StreamKey] = set()
+        for slot in slots:
+            has_offsets |= slot.has_offsets
+            for key, end in slot.ends.items():
+                wanted[key] = max(end, wanted.get(key, 0))
+        with ExitStack() as waiting:
+            requests: list[UploadRequest] = []
+            for key, end in wanted.items():
+                found = self._find(key.virtual_host, key.stream)
+                if found is None or found.is_gone or found.life not in (None, key.creation):
+                    continue
+                manifest = found.manifest
+                stored = manifest.next_offset if manifest is not None else 0
+                if stored < end or key in has_offsets:
+                    requests.append(waiting.enter_context(found.requested()))
+            for request in requests:
+                await request.ended()
+        for request in requests:
+            if request.state is RequestState.FAILED:
+                raise TierError(f"{request.name} cannot be uploaded: {request.reason}")
+
+
+def _gone(key: StreamKey) -> Section:
+    return Section(
+        virtual_host=key.virtual_host,
+        stream=key.stream,
+        creation=key.creation,
+        after=0,
+        next_offset=0,
+        arguments={},
+        settings={},
+        offsets={},
+        is_deleted=True,
+    )
