@@ -139,7 +139,8 @@ def _go_on_behind_gap(plan: Plan) -> None:
     goes_on = max(map(restored_in, plan.boots)) * RESTORE_GAP
     if plan.manifest is not None:
         goes_on = max(goes_on, plan.manifest.goes_on)
-    plan.gap = max(OFFSET_GAP, goes_on - plan.next_offset)
+    num_gaps = -(-(goes_on - plan.next_offset) // OFFSET_GAP)  # whole ones: nothing is lost there
+    plan.gap = max(1, num_gaps) * OFFSET_GAP
 
 
 def _is_empty(segment: Segment) -> bool:

@@ -5,7 +5,8 @@
 What can go wrong with a tier is tried at virtual time, in `tests/world`. Here the machine is real:
 processes, their ends, the disk, and a folder as the store. A publisher with a name numbers its
 messages, a consumer that keeps its offset reads them. Every third time the machine is lost: a new
-one is restored from the store, and the old one is started again from its folder.
+one is restored from the store, and the old one is started again from its folder. With `--confirm
+store` nothing that was confirmed, read or stored as an offset may be lost with it.
 """
 
 import argparse
@@ -45,7 +46,7 @@ class Run:
         num_compared: messages that were read, and were what they should be.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, confirm: str = "local") -> None:
         self.seen: dict[int, int] = {}
         self.confirmed = 0
         self.num_compared = 0
@@ -56,6 +57,8 @@ class Run:
         (folder / "tier").mkdir()
         self._options = ("--tier", f"file://{folder}/tier", "--tier-roll-seconds", "1")
         self._options += ("--tier-delete-delay-seconds", "0", "--flush", "interval")
+        self._options += ("--confirm", confirm, "--confirm-interval-ms", "50")
+        self._keeps_all = confirm == "store"
         self.server = self._new_machine()
 
     def _new_machine(self) -> ServerProcess:
@@ -147,6 +150,13 @@ class Run:
     async def _lose(self) -> None:
         """Another machine goes on with what the manifest names; the old one can do nothing."""
         old, self.server = self.server, self._new_machine()
+        if self._keeps_all:
+            self.server.start("--restore")
+            await self._check()
+            self.server.kill()
+            await self._wake(old)
+            self.server.start()
+            return
         try:
             end = find_stream(FolderStore(f"{self._folder}/tier"), "/", "s").next_offset
         except MissingError:  # nothing was stored before
@@ -186,9 +196,9 @@ class Run:
         return {str(path): path.read_bytes() for path in files}
 
 
-def kill_many(folder: Path, kills: int, seed: int = 1) -> str:
+def kill_many(folder: Path, kills: int, seed: int = 1, confirm: str = "local") -> str:
     """Kill so many times; fails when something is not as it should be. Returns a summary."""
-    run = Run(folder, seed)
+    run = Run(folder, seed, confirm)
     trio.run(run.run, kills)
     return f"{kills} kills, {kills // _LOSSES} of a machine; {run.num_compared:,} messages compared"
 
@@ -197,10 +207,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="kill -9 of servers with a tier.")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--confirm", choices=("local", "store"), default="local")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)  # errors of clients whose server is gone
     with tempfile.TemporaryDirectory() as folder:
-        print(kill_many(Path(folder), given.kills, given.seed))
+        print(kill_many(Path(folder), given.kills, given.seed, given.confirm))
 
 
 if __name__ == "__main__":
