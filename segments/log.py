@@ -89,7 +89,8 @@ class Log:
 
     Attributes:
         policy: its limits; may be replaced, with effect from the next chunk on.
-        awaits_store: readers see what is appended when a store has it, see `commit_to`.
+        commits_on_flush: readers see what is appended when it is flushed.
+        awaits_store: they do when a store has it, see `commit_to`.
         segments: that it consists of.
         committed_offset: the offset after the last record that readers may read.
         epoch: the writer's generation: of the server, or one more than the newest chunk that was
@@ -123,7 +124,7 @@ class Log:
         self._disk = disk
         self.folder = folder
         self.policy = policy
-        self._commits_on_flush = commits_on_flush
+        self.commits_on_flush = self._commits_on_flush = commits_on_flush
         self.awaits_store = False
         self.epoch = max(epoch, plan.last_epoch)
         self._writer = writer
@@ -374,7 +375,7 @@ class Log:
         appended = self._writer.append(group)
         self.next_offset = self._writer.next_offset
         self._last_timestamp_ms = group[-1].header.timestamp_ms
-        if self._commits_on_flush or self.awaits_store:
+        if self.commits_on_flush or self.awaits_store:
             for chunk in group:
                 self.journal.tracking.ahead.update(chunk.sequences)
             self.flushing.held.append(appended)
@@ -579,10 +580,13 @@ class Log:
         for appended in self.flushing.end(flush, error):
             self._commit(appended)
 
-    @property
-    def commits_on_flush(self) -> bool:
-        """Readers see what is appended when it is flushed."""
-        return self._commits_on_flush and not self.awaits_store
+    def await_store(self, *, awaits: bool) -> None:
+        """Let readers see what is appended when a store has it, or as before.
+
+        For the latter nothing may be held back.
+        """
+        self.awaits_store = awaits
+        self.commits_on_flush = self._commits_on_flush and not awaits
 
     def commit_to(self, offset: int) -> None:
         """A store has what was appended before an offset: let readers have it."""

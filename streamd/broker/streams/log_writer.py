@@ -432,13 +432,14 @@ class LogWriter:
             for publisher, ids in batch.confirms.items():
                 self._confirms.setdefault(publisher, []).extend(ids)
             self._written_at = self._written_at or batch.written_at
-        self._settle(num_written)
+        self.settle(num_written)
 
-    def settle(self) -> None:
-        """What was written is as safe as promised: confirm it, and wake its consumers."""
-        self._settle(self._num_written)
+    def settle(self, num_written: int | None = None) -> None:
+        """What was written is as safe as promised: confirm it, and wake its consumers.
 
-    def _settle(self, num_written: int) -> None:
+        Args:
+            num_written: how much of it; default all.
+        """
         confirms, self._confirms = self._confirms, {}
         size = 0
         for publisher, ids in confirms.items():
@@ -458,7 +459,7 @@ class LogWriter:
         if log.segments.shown[-1] is not self._newest:
             self._newest = log.segments.shown[-1]
             self.has_rolled = True
-        self._num_settled = num_written
+        self._num_settled = self._num_written if num_written is None else num_written
         if self._settled:
             self._settled.unpark_all()
 

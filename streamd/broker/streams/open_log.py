@@ -249,13 +249,11 @@ class OpenLog:
 
     def _write(self) -> None:
         flushing, log, tier = self._services.flushing, self.log, self._tier
-        if not log.awaits_store or tier is None:
-            if self.writer.write() and flushing is not None:
-                flushing.wrote(self)
+        if log.awaits_store and tier is not None and not tier.may_write(self):
             return
-        if tier.may_write(self):
-            if self.writer.write() and flushing is not None:
-                flushing.wrote(self)
+        if self.writer.write() and flushing is not None:
+            flushing.wrote(self)
+        if log.awaits_store and tier is not None:
             tier.wrote(self)
 
     def stored(self, next_offset: int, batch: int) -> None:
@@ -272,7 +270,7 @@ class OpenLog:
     def _leave_store(self) -> None:
         """Confirm without the tier again, if that is wanted, once nothing waits for it."""
         if not (self.log.policy.confirms_in_store or self.writer.awaits_store):
-            self.log.awaits_store = False
+            self.log.await_store(awaits=False)
 
     # -- work on its files
 

@@ -201,7 +201,7 @@ class TieredStream:
         key = StreamKey(self.virtual_host, self.name, log.life)
         manifest = log.stored.manifest
         after = 0 if manifest is None else manifest.next_offset
-        log.awaits_store = True
+        log.await_store(awaits=True)
         self._wal = self._parts.confirms.stream(key, self._row, log, after)
         return self._wal
 

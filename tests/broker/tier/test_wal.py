@@ -1,0 +1,589 @@
+"""Confirms through the store: nothing that was confirmed is lost with the machine."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+import trio
+from hypothesis import given, settings, strategies
+
+from segments.gaps import RESTORE_GAP
+from segments.store.object_names import WAL_FOLDER
+from segments.store.object_store import TierError
+from segments.store.wal import decode_slot
+from streamd.operations.arguments import CONFIRM
+from streamd.wire.stream import ResponseCode, commands as c
+from tests.broker.tier.support import bodies, manifest_of, passes, tier_of, tiered
+from tests.support.fake_store import Call, FakeStore, late_answers
+from tests.support.server import FIRST, OK, Harness, Peer
+
+STORE = {"stream_confirm": "store"}
+
+
+def _slots(store: FakeStore) -> list[str]:
+    return sorted(key for key in store.objects if key.startswith(WAL_FOLDER))
+
+
+def _copy(store: FakeStore) -> FakeStore:
+    """What another machine finds."""
+    return FakeStore(dict(store.objects), now_ms=store.now_ms)
+
+
+async def _publisher(server: Harness, name: str = "s", **arguments: str) -> Peer:
+    peer = await server.peer()
+    if name not in server.host.names():
+        await peer.create(name, **STORE, **arguments)
+    await peer.declare(name, reference="p")
+    return peer
+
+
+async def _all(server: Harness, name: str = "s") -> list[bytes]:
+    """All messages that a new consumer gets."""
+    peer = await server.peer()
+    await peer.subscribe(name, FIRST, credit=1_000)
+    found: list[bytes] = []
+    with trio.move_on_after(3):
+        while True:
+            found += (await peer.chunk()).bodies
+    return found
+
+
+async def _sequence(server: Harness, name: str = "s") -> int:
+    peer = await server.peer()
+    found: int = (await peer.ask(c.QueryPublisherSequence, "p", name)).sequence
+    return found
+
+
+def _reason(server: Harness) -> str:
+    """Why the stream s cannot be used."""
+    (stream,) = server.server.broker.streams()
+    return stream.life.reason
+
+
+# -- confirming
+
+
+async def test_a_message_is_confirmed_and_shown_when_the_store_has_it(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        reader = await server.peer()
+        await reader.subscribe("s")
+        store.fail(key=WAL_FOLDER, times=-1)
+        await peer.publish([b"1"])
+        await peer.silence(5)
+        await reader.silence(5)
+        assert "cannot reach" in server.host.find("s").alarm
+        assert await (await server.peer()).code(c.DeclarePublisher, 1, "q", "s") != OK
+        store.heal()
+        assert await peer.confirmed(1) == [1]
+        assert await reader.bodies(1) == [b"1"]
+        assert not server.host.find("s").alarm
+        slot, _ = decode_slot(_slots(store)[0], store.objects[_slots(store)[0]].content)
+        assert [section.next_offset for section in slot.sections] == [1]
+
+
+async def test_other_streams_go_on_while_the_store_is_away(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.create("local")
+        await peer.declare("local", 2)
+        store.fail(times=-1)
+        await peer.publish([b"1"])
+        await peer.store([b"1"], publisher_id=2)
+
+
+async def test_slots_are_confirmed_in_their_order(tmp_path: Path) -> None:
+    """A slot that is stored before an earlier one confirms nothing."""
+    store = FakeStore()
+    async with tiered(tmp_path, store, confirm_interval_ms=10) as server:
+        peer = await _publisher(server)
+        await peer.store([b"1"])
+        store.fail(key=f"{WAL_FOLDER}/1/{1:020d}", times=-1)
+        await peer.publish([b"2"], 2)
+        await passes(1)
+        await peer.publish([b"3"], 3)
+        await peer.silence(5)
+        assert len(_slots(store)) == 2
+        store.heal()
+        assert await peer.confirmed(2) == [2, 3]
+
+
+async def test_what_was_sent_twice_is_confirmed_with_the_first(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        store.fail(key=WAL_FOLDER, times=-1)
+        await peer.publish([b"1"])
+        await passes(1)
+        await peer.publish([b"1"])
+        await peer.silence(5)
+        store.heal()
+        assert await peer.confirmed(2) == [1, 1]
+        await peer.publish([b"1"])
+        assert await peer.confirmed(1) == [1]
+        assert await _all(server) == [b"1"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_an_answer_that_is_lost_is_found_out(tmp_path: Path, *, after: bool) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        for number in range(1, 5):
+            store.fail(name="create", key=WAL_FOLDER, after=after)
+            await peer.store([b"%d" % number], number)
+        assert await _all(server) == [b"1", b"2", b"3", b"4"]
+        assert len(_slots(store)) == 4
+
+
+async def test_no_request_is_made_when_nothing_waits(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await passes(5)
+        before = store.count(name="create")
+        await passes(1_000)
+        assert store.count(name="create") == before
+
+
+async def test_memory_is_bounded_while_the_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", 10_000)
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        store.fail(key=WAL_FOLDER, times=-1)
+        for number in range(100):
+            await peer.publish([b"x" * 1_000], number + 1)
+            await passes(0.1)
+        log = server.host.find("s").log
+        assert log.next_offset < 20  # the rest is queued
+        store.heal()
+        assert len(await peer.confirmed(100)) == 100
+        assert log.committed_offset == 100
+
+
+async def test_a_large_backlog_goes_in_several_slots(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        store.fail(key=WAL_FOLDER, times=-1)
+        for number in range(12):
+            await peer.publish([b"x" * 900_000], number + 1)
+        await passes(1)
+        store.heal()
+        assert len(await peer.confirmed(12)) == 12
+        sizes = [len(store.objects[key].content) for key in _slots(store)]
+        assert len(sizes) > 1
+        assert max(sizes) < 6 << 20
+
+
+# -- a machine that is lost
+
+
+class _Moment(NamedTuple):
+    """What the store had when so many messages were confirmed."""
+
+    store: FakeStore
+    num_confirmed: int
+
+
+async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(
+    tmp_path: Path,
+) -> None:
+    store, moments, confirmed = FakeStore(), [], 0
+
+    def note(call: Call) -> None:
+        if call.name in ("create", "replace", "put", "delete", "put_file"):
+            moments.append(_Moment(_copy(store), confirmed))
+
+    async with tiered(tmp_path / "old", store, tier_roll_seconds=3) as server:
+        await passes(5)
+        store.after = note
+        peer = await _publisher(server, stream_max_segment_size_bytes="2000")
+        for first in range(0, 200, 20):
+            await peer.store(bodies(first), first + 1)
+            confirmed = first + 20
+            await passes(1)
+        await tier_of(server).confirms.shorten()
+        await peer.store(bodies(200), 201)
+        confirmed = 220
+        store.after = lambda _call: None
+        moments.append(_Moment(_copy(store), confirmed))
+    has_shorter = False
+    for number, moment in enumerate(moments):
+        folder = tmp_path / f"new{number}"
+        async with tiered(folder, moment.store, restore=True) as server:
+            if "s" not in server.host.names():
+                assert not moment.num_confirmed
+                continue
+            found = await _all(server)
+            assert len(found) >= moment.num_confirmed
+            assert found == bodies(0, len(found))
+            assert await _sequence(server) == len(found)
+            peer = await _publisher(server)
+            await peer.store(bodies(len(found)), len(found) + 1)
+            assert await _all(server) == bodies(0, len(found) + 20)
+            has_shorter = has_shorter or f"{WAL_FOLDER}/1/{0:020d}" not in moment.store.objects
+        shutil.rmtree(folder)
+    assert has_shorter
+
+
+async def test_machines_are_lost_one_after_the_other(tmp_path: Path) -> None:
+    """Each goes on with what those before have left in several logs."""
+    store, number = FakeStore(), 0
+    for machine in range(5):
+        async with tiered(tmp_path / f"{machine}", store, restore=machine > 0) as server:
+            assert (await _all(server) if machine else []) == bodies(0, number)
+            peer = await _publisher(server)
+            await peer.store(bodies(number, 7), number + 1)
+            number += 7
+            store = _copy(store)
+
+
+async def test_a_stream_that_the_catalog_does_not_know_is_as_it_was_declared(
+    tmp_path: Path,
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await passes(5)
+        store.fail(key="/catalog/", times=-1)
+        peer = await _publisher(server, max_age="7D")
+        await peer.store([b"1"])
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        row = server.host.row("s")
+        assert row.arguments["max-age"].seconds == 7 * 86_400
+        assert row.arguments[CONFIRM] == "store"
+        assert await _all(server) == [b"1"]
+        assert server.host.find("s").log.next_offset == 1 + 2 * RESTORE_GAP
+
+
+async def test_offsets_are_as_they_were_answered(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        reader = await server.peer()
+        await reader.subscribe("s")
+        for name, offset in (("a", 3), ("b", 5), ("a", 7), ("gone", 1)):
+            await reader.send(c.StoreOffset(name, "s", offset))
+        answer = await reader.ask(c.QueryOffset, "a", "s")
+        assert answer.offset == 7
+        stream = server.host.find("s")
+        async with stream.opened():
+            await stream.set_offset("set", 9)
+            assert await stream.delete_offset("gone")
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        peer = await server.peer()
+        found = [await peer.ask(c.QueryOffset, name, "s") for name in ("a", "b", "set", "gone")]
+        assert [answer.offset for answer in found[:3]] == [7, 5, 9]
+        assert found[3].code == ResponseCode.NO_OFFSET
+        await tier_of(server).confirms.shorten()  # of the earlier log
+        again = _copy(lost)
+        assert not [key for key in _slots(again) if "/1/" in key][1:]
+    async with tiered(tmp_path / "third", again, restore=True) as server:
+        peer = await server.peer()
+        assert (await peer.ask(c.QueryOffset, "set", "s")).offset == 9
+
+
+async def test_an_offset_is_answered_when_the_store_has_it(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        store.fail(key=WAL_FOLDER, times=-1)
+        reader = await server.peer()
+        await reader.subscribe("s")
+        await reader.send(c.StoreOffset("a", "s", 3))
+        with trio.move_on_after(5) as waited:
+            await reader.ask(c.QueryOffset, "a", "s")
+        assert waited.cancelled_caught
+        store.heal()
+        answer = await (await server.peer()).ask(c.QueryOffset, "a", "s")
+        assert answer.offset == 3
+
+
+async def test_a_stream_that_was_deleted_stays_so(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        assert await peer.code(c.Delete, "s") == OK
+        await passes(5)
+        peer = await _publisher(server)
+        await peer.store([b"another"])
+        lost = _copy(store)
+        assert await peer.code(c.Delete, "s") == OK
+        await passes(5)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == [b"another"]
+    async with tiered(tmp_path / "none", _copy(store), restore=True) as server:
+        assert server.host.names() == []
+
+
+# -- a start on the same disk
+
+
+async def test_what_the_disk_has_lost_is_put_back(tmp_path: Path) -> None:
+    """A power failure takes any part of what was not flushed; the tier has it."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server)
+        for first in range(0, 100, 20):
+            await peer.store(bodies(first), first + 1)
+        shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    (segment,) = (tmp_path / "copy").glob("streams/*/*/*.segment")
+    content = segment.read_bytes()
+    for size in Random(1).sample(range(len(content)), 12):
+        folder = tmp_path / f"at{size}"
+        shutil.copytree(tmp_path / "copy", folder)
+        (found,) = folder.glob("streams/*/*/*.segment")
+        found.write_bytes(content[:size])
+        for other in found.parent.glob("checkpoint"):
+            other.unlink()  # it was written before
+        async with tiered(folder, _copy(store)) as server:
+            assert await _all(server) == bodies(0, 100)
+            assert await _sequence(server) == 100
+            peer = await _publisher(server)
+            await peer.store(bodies(100), 101)
+            assert await _all(server) == bodies(0, 120)
+
+
+async def test_what_only_the_disk_has_is_stored_before_anybody_sees_it(tmp_path: Path) -> None:
+    """It was written, and never confirmed: a machine may still take it away."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store([b"1"])
+        store.fail(key=WAL_FOLDER, times=-1)
+        await peer.publish([b"2"], 2)
+        await passes(1)
+    store.heal()
+    store.fail(key=f"{WAL_FOLDER}/2", times=-1)
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        with trio.move_on_after(60):
+            assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
+        store.heal()
+        await passes(10)
+        assert await _all(server) == [b"1", b"2"]
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == [b"1", b"2"]
+
+
+async def test_a_start_reads_the_log_before_it_opens_a_stream(tmp_path: Path) -> None:
+    """While the store is away the stream is not available, and says why."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store([b"1"])
+    store.fail(times=-1)
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
+        assert "cannot reach" in _reason(server)
+        store.heal()
+        await passes(60)
+        assert await _all(server) == [b"1"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_slot_that_is_damaged_is_not_the_end(tmp_path: Path, number: int) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        for first in range(0, 60, 20):
+            await peer.store(bodies(first), first + 1)
+            await passes(1)
+    key = _slots(store)[number]
+    before = store.objects[key]
+    store.flip(key, len(before.content) - 5)
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
+        assert key in _reason(server)
+        store.objects[key] = before
+        await passes(100)
+        assert await _all(server) == bodies(0, 60)
+
+
+async def test_files_of_another_time_are_not_gone_on_from(tmp_path: Path) -> None:
+    """A backup was put there, and the log has been shortened since: messages are missing."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0), 1)
+        shutil.copytree(tmp_path / "old", tmp_path / "backup")
+        await peer.store(bodies(20), 21)
+        await tier_of(server).confirms.shorten()
+        await peer.store(bodies(40), 41)
+    async with tiered(tmp_path / "backup", store) as server:
+        peer = await server.peer()
+        assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
+        assert "--restore" in _reason(server)
+
+
+# -- another server
+
+
+async def test_a_server_that_was_taken_over_confirms_nothing(tmp_path: Path) -> None:
+    """Whenever it sleeps, before or after any of its requests, and however long."""
+    for number in range(6):
+        store, folder = FakeStore(), tmp_path / f"{number}"
+        async with tiered(folder / "old", store) as old:
+            peer = await _publisher(old)
+            await peer.store(bodies(0))
+            with late_answers(store):
+                count = 0
+
+                def sleep(call: Call) -> float:
+                    nonlocal count
+                    count += WAL_FOLDER in call.key and call.name == "create"
+                    return 100.0 if count == number // 2 + 1 else 0.0  # noqa: B023
+
+                store.seconds = sleep
+                for first in range(20, 60, 20):
+                    await peer.publish(bodies(first), first + 1)
+                    await passes(1)
+                store.seconds = lambda _call: 0.0
+                async with tiered(folder / "new", store, restore=True) as new:
+                    found = await _all(new)
+                    told = [one for one in peer.unasked if isinstance(one, c.PublishConfirm)]
+                    with trio.move_on_after(200):
+                        while True:
+                            told.append(await peer.expect(c.PublishConfirm))
+                    ids = [one for confirm in told for one in confirm.publishing_ids]
+                    assert max(ids, default=20) <= len(found)
+                    assert found == bodies(0, len(found))
+
+
+async def test_a_fence_is_never_deleted(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await (await _publisher(server)).store(bodies(0))
+    async with tiered(tmp_path, store) as server:
+        await passes(30)
+        await (await _publisher(server)).store(bodies(20), 21)
+        await tier_of(server).confirms.shorten()
+        (key,) = _slots(store)
+        slot, _ = decode_slot(key, store.objects[key].content)
+        assert slot.is_fence
+        assert (slot.epoch, slot.slot) == (1, 1)
+
+
+# -- changes
+
+
+async def test_confirming_is_changed_while_it_runs(tmp_path: Path) -> None:
+    """Each time all that was confirmed under the new rule is where that says."""
+    store = FakeStore()
+    number = 0
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await server.peer()
+        await peer.create("s")
+        await peer.declare("s", reference="p")
+        for where in ("store", "local", "store", "local", "store"):
+            await peer.publish(bodies(number, 3), number + 1)
+            await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+            await peer.publish(bodies(number + 3, 3), number + 4)
+            await peer.confirmed(6)
+            number += 6
+            await passes(1)
+        await peer.store(bodies(number, 1), number + 1)
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == bodies(0, number + 1)
+
+
+async def test_a_stream_that_was_confirmed_by_the_store_needs_its_log(tmp_path: Path) -> None:
+    """It confirms on its own now; what was confirmed before may be in the store alone."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await server.host.settings.set_arguments("s", [(CONFIRM, "local")])
+        shutil.copytree(tmp_path, f"{tmp_path}-copy")
+    (segment,) = Path(f"{tmp_path}-copy").glob("streams/*/*/*.segment")
+    segment.write_bytes(segment.read_bytes()[:30])
+    (segment.parent / "checkpoint").unlink(missing_ok=True)
+    async with tiered(Path(f"{tmp_path}-copy"), store) as server:
+        assert await _all(server) == bodies(0)
+
+
+async def test_without_a_tier_such_a_stream_is_not_available(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await (await _publisher(server)).store([b"1"])
+    async with tiered(tmp_path, store, tier="") as server:
+        peer = await server.peer()
+        assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
+        assert "--tier" in _reason(server)
+
+
+async def test_the_log_is_shortened_and_what_is_left_is_enough(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server)
+        other = await _publisher(server, "t")
+        await other.store(bodies(0, 3))
+        for first in range(0, 100, 20):
+            await peer.store(bodies(first), first + 1)
+            await passes(1)
+        await tier_of(server).confirms.shorten()
+        assert _slots(store) == []
+        assert manifest_of(store, "s").next_offset == 100
+        assert manifest_of(store, "t").next_offset == 3
+        await peer.store(bodies(100), 101)
+        assert len(_slots(store)) == 1
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == bodies(0, 120)
+        assert await _all(server, "t") == bodies(0, 3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(strategies.lists(strategies.integers(0, 5), min_size=1, max_size=12), strategies.randoms())
+def test_whatever_the_store_does_what_was_confirmed_is_there(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], random: Random
+) -> None:
+    """Answers are lost, late or refused; the log is shortened; machines are lost meanwhile."""
+
+    async def run() -> None:
+        folder = tmp_path_factory.mktemp("random")
+        store, number, machine = FakeStore(), 0, 0
+        pending = list(steps)
+        while pending:
+            async with tiered(folder / f"{machine}", store, restore=machine > 0) as server:
+                if "s" in server.host.names():
+                    found = await _all(server)
+                    assert found == bodies(0, len(found))
+                    assert len(found) >= number
+                    number = len(found)
+                assert "s" in server.host.names() or not number
+                peer = await _publisher(server)
+                while pending:
+                    step = pending.pop()
+                    if step == 0:
+                        store.fail(after=random.random() < 0.5, times=random.randrange(1, 4))
+                    elif step == 1:
+                        with suppress(TierError):
+                            await tier_of(server).confirms.shorten()
+                    elif step == 2:
+                        store, machine = _copy(store), machine + 1
+                        break
+                    else:
+                        count = random.randrange(1, 30)
+                        await peer.store(bodies(number, count), number + 1)
+                        number += count
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
