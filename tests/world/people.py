@@ -25,7 +25,7 @@ from tests.world.sharing import Sharing
 from tests.world.world import Program, World
 
 _CLIENTS = 4
-_STEPS = (3, 12)  # of a client, from, to
+_STEPS = (3, 20)  # of a client, from, to
 _PAUSES = (0, 0, 0, 0, 0.01, 0.2, 1)  # seconds between them
 _LEAVES = 0.25  # how often a request is given up
 _LEAVES_AFTER = (0, 0.001, 0.02, 0.05, 0.1, 0.2)
@@ -91,7 +91,7 @@ class People:
 
     def programs(self) -> dict[str, Program]:
         found: dict[str, Program] = {
-            f"c{number}": partial(self.live, f"c{number}", DOORS[number % len(DOORS)])
+            f"c{number}": partial(self.live, f"c{number}", DOORS[-1 - number % len(DOORS)])
             for number in range(_CLIENTS)
         }
         found |= self._ann.programs() | self._sharing.programs()
@@ -169,7 +169,7 @@ class People:
                 await trio.sleep(chance.choice(_PAUSES) + 0.2)
                 name = chance.choice(("d0", "d1"))
                 if chance.random() < 0.6:
-                    async with client.producer(name) as producer:
+                    async with client.producer(name, name="traffic") as producer:
                         for number in itertools.islice(numbers, chance.choice(_MESSAGES)):
                             await producer.send(Message(f"{name}|p|{number}".encode()))
                 else:
