@@ -34,7 +34,7 @@ _STEPS = (0, 0, 3, 10, 30)  # of the loop, before something is done while someth
 _BEFORE_A_CHANGE = (0.02, 0.2, 0.2, 1)
 _A_MOMENT = 0.05  # seconds in which an answer arrives
 _ARGUMENTS = {"stream-filter-property": "kind", "stream-filter-derive": "true"}
-_MANY = 1_500  # messages of a frame that is stored in several turns
+_MANY = 4_000  # messages of a frame that is stored in several turns
 
 
 class Deed(NamedTuple):
@@ -89,7 +89,7 @@ class Rights:
         """What did not hold."""
         for check in (
             nobody_does_without_a_right,
-            no_change_waits_its_turn_without_a_right,
+            nothing_waits_its_turn_without_a_right,
             what_is_given_is_there,
             no_rest_is_stored,
         ):
@@ -106,10 +106,11 @@ def nobody_does_without_a_right(told: Rights) -> Iterator[str]:
                     yield f"{deed}, but {need} was away {span}"
 
 
-def no_change_waits_its_turn_without_a_right(told: Rights) -> Iterator[str]:
-    """SECURITY.md: "a change of the catalog whose turn had come … is made", and no other."""
+def nothing_waits_its_turn_without_a_right(told: Rights) -> Iterator[str]:
+    """SECURITY.md: "a change of the catalog whose turn had come … is made", and nothing else."""
     for deed in told.deeds:
-        for span in told.taken["configure"] if deed.is_done and "configure" in deed.needs else ():
+        need, is_change = deed.needs[0], "configure" in deed.needs or "Declare" in deed.what
+        for span in told.taken[need] if deed.is_done and is_change else ():
             is_within = deed.sent < span.begin < deed.answered < span.end
             if is_within and deed.seconds > span.seconds + _A_MOMENT:
                 yield f"{deed}, but the right to it was away {span}"
@@ -162,6 +163,8 @@ class User:
         self._passwords = [f"{WHO}-0"]
         self._since: dict[str, tuple[bool, int, float]] = {}  # whether it is there, and since when
         self._frame: trio.Event | None = None  # is waited for by the chief
+        self._fresh, self._num_fresh = "", 0  # a stream that nobody has used yet
+        self._has_permissions = False
         self._changing = trio.Event()  # is set when the chief begins a change
         self._stored: tuple[Any, int] | None = None
 
@@ -193,6 +196,7 @@ class User:
         while not self._world.is_ending:
             if is_there and chance.random() < 0.15:
                 is_there = False
+                self._has_permissions = False
                 asked = managed("user.delete", name=WHO)
                 await self._change(door, asked, [*RIGHTS, self._passwords[-1]], [])
             elif not is_there or chance.random() < 0.2:
@@ -200,8 +204,8 @@ class User:
                 is_there = True
             else:
                 await self._permit(door, chance)
-            await self._publish(door)
             await trio.sleep(chance.choice(_BEFORE_A_CHANGE))
+            await self._publish(door)
         door.close()
 
     async def _set_password(self, door: Door, *, is_new: bool) -> None:
@@ -213,15 +217,25 @@ class User:
 
     async def _permit(self, door: Door, chance: Random) -> None:
         may = [right for right in RIGHTS if chance.random() < 0.7]
+        may = [] if chance.random() < 0.1 else may
+        if "write" not in may and chance.random() < 0.5:
+            self._num_fresh += 1
+            fresh = f"{NAME}{self._num_fresh}"
+            if await self._is_done(door, (c.Create, fresh, ())):
+                self._fresh = fresh
         patterns = {right: ".*" if right in may else "" for right in RIGHTS}
-        if "write" not in may and chance.random() < 0.5:  # a large frame is stored just then
-            self._frame = trio.Event()
-            with trio.move_on_after(2):
-                await self._frame.wait()
-            for _ in range(chance.randint(0, 30)):
-                await trio.lowlevel.checkpoint()
+        if "write" not in may and chance.random() < 0.7:  # a large frame is stored just then
+            self._frame = frame = trio.Event()
+            with trio.move_on_after(chance.choice((0, 2))):
+                await frame.wait()
+                for _ in range(chance.randint(0, 12)):
+                    await trio.lowlevel.checkpoint()
         away = [right for right in RIGHTS if right not in may]
-        await self._change(door, managed("permission.set", user=WHO, **patterns), away, may)
+        asked = managed("permission.set", user=WHO, **patterns)
+        if not may and self._has_permissions:
+            asked = managed("permission.clear", user=WHO)
+        self._has_permissions = bool(may)
+        await self._change(door, asked, away, may)
 
     async def _change(self, door: Door, asked: Any, away: list[str], there: list[str]) -> None:
         """Change something, again and again until that is answered."""
@@ -230,14 +244,7 @@ class User:
                 self._close(what, self._tick())
         self._changing.set()
         self._changing = trio.Event()
-        while True:
-            try:
-                code, told = await door.send(asked)
-                if code == 1 or (code == 17 and not self._may_fail()):  # done before it was lost
-                    break
-                assert code in (*_PASSING, 17), told
-            except Gone:
-                door.close()
+        while not await self._is_done(door, asked):
             await trio.sleep(0.1)
         now = self._tick()
         for what in (*away, *there):
@@ -245,7 +252,17 @@ class User:
         server = self._world.box.server
         for stream in server.host.streams() if server is not None and "write" in away else ():
             if stream.name == NAME:
-                self._stored = stream.life, stream.life.num_published  # which is all
+                self._stored = stream.life.opened_log, stream.life.num_published  # which is all
+
+    async def _is_done(self, door: Door, asked: Any) -> bool:
+        """Ask for something; False when it has to be asked for again, as nobody knows."""
+        try:
+            code, told = await door.send(asked)
+        except Gone:
+            door.close()
+            return False
+        assert code in (1, *_PASSING, 17), told
+        return code == 1 or (code == 17 and not self._may_fail())  # done before it was lost
 
     def _close(self, what: str, end: int) -> None:
         is_there, since, seconds = self._since.pop(what)
@@ -255,9 +272,9 @@ class User:
     async def _publish(self, door: StreamDoor) -> None:
         """A message that says when it was published."""
         if self._stored is not None:
-            life, stored = self._stored
-            if life.num_published != stored:
-                self.told.grown.append(f"{life.num_published - stored} messages")
+            opened, stored = self._stored
+            if opened is not None and opened.writer.num_asked != stored:
+                self.told.grown.append(f"{opened.writer.num_asked - stored} messages")
             self._stored = None
         try:
             await door.send((c.DeclarePublisher, 1, "", NAME))
@@ -311,7 +328,12 @@ class User:
             self._note(f"{asked}: {told}", (right, password), sent, is_done=code in _DONE)
 
     async def _by_stream(self, door: StreamDoor, password: str, chance: Random) -> None:
-        match chance.randrange(6):
+        fresh, self._fresh = self._fresh, ""
+        if fresh:  # its log has to be opened
+            number = self._num_fresh % 250
+            await self._ask(door, password, "write", (c.DeclarePublisher, 2 + number, "", fresh))
+        frame, self._frame = self._frame, None
+        match 4 if frame is not None else chance.randrange(6):
             case 0:
                 await self._ask(door, password, "configure", (c.Create, "ann-0", ()))
             case 1:
@@ -323,7 +345,6 @@ class User:
                 await self._ask(door, password, "read", asked)
             case 4:
                 await self._ask(door, password, "write", (c.DeclarePublisher, 1, "", NAME))
-        frame, self._frame = self._frame, None
         await door.peer.publish([_message(self._tick())] * (1 if frame is None else _MANY))
         if frame is not None:
             frame.set()

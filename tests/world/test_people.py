@@ -58,7 +58,7 @@ def test_what_rights_allow() -> None:
         (lambda r: r.grown.append("3 messages"), "no rest is stored"),
         (
             lambda r: r.deeds.append(Deed("x", ("configure",), 21, 25, is_done=True, seconds=2)),
-            "no change waits",
+            "nothing waits",
         ),
     ],
 )
