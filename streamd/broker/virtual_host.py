@@ -34,6 +34,7 @@ from streamd.operations.arguments import (
     Arguments,
     as_created,
     as_kept,
+    check_confirm,
     filter_properties,
     read_arguments,
 )
@@ -81,7 +82,9 @@ class VirtualHost:
         self._observers: set[StreamObserver] = set()
         self._is_gone = False
         self.logs = StreamLogs(name, self._streams, resources)
-        self.settings = StreamSettings(name, self._streams, resources.catalog, self.logs.policy)
+        self.settings = StreamSettings(
+            name, self._streams, resources.catalog, self.logs.policy, has_tier=resources.has_tier
+        )
         self.topology = Topology(name, self._streams)
         self.exchanges = Exchanges(self.topology, self._streams, resources.catalog)
         self.super_streams = SuperStreams(name, self.topology)
@@ -220,6 +223,7 @@ class VirtualHost:
                     declared = read_arguments(arguments)
                     row = StreamRow(self.name, name, as_created(declared))
                     self._check_new(name, declared, rows.get(row.name))
+                    check_confirm(declared, has_tier=self._resources.has_tier)
                     self._resources.quota.check(len(rows) + 1)
                 except Refused as refused:
                     outcomes.append(refused)
@@ -272,6 +276,7 @@ class VirtualHost:
         row = new_super_stream(self.name, name, keys)
         partitions = partitions_of(row)
         declared = as_created(read_arguments(arguments))
+        check_confirm(declared, has_tier=self._resources.has_tier)
         exchange, bindings = as_super_stream(self.name, row.name), bindings_of(row)
 
         def add(catalog: Transaction) -> None:

@@ -140,7 +140,7 @@ _TABLE = (
         meaning="When messages are confirmed, and consumers get them. `local`: when this machine "
         "has them, as the setting `flush` says. `store`: when the tier has them, so that nothing "
         "that was confirmed is lost with the machine; it takes a request to the object store "
-        "longer",
+        "longer, and is refused without a tier and for streams that are not in it",
         default="the setting `confirm`, which is `local`",
         option="--confirm",
         heading=_IN_TIER,
@@ -331,6 +331,24 @@ def read_arguments(pairs: Iterable[tuple[str, str]]) -> Arguments:
             details = f"{argument.name} needs {argument.needs}, which is missing"
             raise Refused(Reason.PRECONDITION_FAILED, details)
     return found
+
+
+def check_confirm(arguments: Mapping[str, Value], *, has_tier: bool) -> None:
+    """See that messages can be confirmed as a stream's own arguments say.
+
+    Raises:
+        Refused: they are to be confirmed by a tier that does not get them (PRECONDITION_FAILED).
+    """
+    if arguments.get(CONFIRM) != STORE:
+        return
+    obstacle = ""
+    if not has_tier:
+        obstacle = "this server has no tier: start it with --tier"
+    elif not arguments.get(TIER, True):
+        obstacle = f"{TIER} is false: the tier gets nothing of the stream"
+    if obstacle:
+        details = f"{CONFIRM} is {STORE}, but {obstacle}, or leave {CONFIRM} out"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def as_created(arguments: Mapping[str, Value]) -> Arguments:

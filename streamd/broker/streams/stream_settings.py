@@ -8,7 +8,7 @@ from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.streams.stream_table import StreamTable
-from streamd.operations.arguments import read_settings
+from streamd.operations.arguments import CONFIRM, TIER, check_confirm, read_settings
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
@@ -18,6 +18,7 @@ class StreamSettings:
 
     Args:
         catalog: changes the catalog.
+        has_tier: the server has one.
     """
 
     def __init__(
@@ -26,11 +27,14 @@ class StreamSettings:
         streams: StreamTable,
         catalog: CatalogWriter,
         policy_of: Callable[[StreamRow], LogPolicy],
+        *,
+        has_tier: bool,
     ) -> None:
         self._virtual_host = virtual_host
         self._streams = streams
         self._catalog = catalog
         self._policy_of = policy_of
+        self._has_tier = has_tier
 
     async def set_arguments(
         self, name: Name, pairs: Iterable[tuple[str, str]], check: Check = permitted
@@ -49,6 +53,8 @@ class StreamSettings:
             stream = self._streams.find(name)
             row = self._streams.row(name)
             row = row._replace(settings={**row.settings, **changes})
+            if not changes.keys().isdisjoint({CONFIRM, TIER}):
+                check_confirm(row.effective, has_tier=self._has_tier)
             policy = self._policy_of(row)
             await turn.commit(lambda catalog: catalog.put_arguments(row))
             self._streams.replace_row(row)
