@@ -283,7 +283,7 @@ class Messages:
         witness, machine = self._witness, self._world.box.machine
         boot = machine.num_boots
         stored = await self._stored(client, name)
-        if client.is_read_only:
+        if client.is_read_only or machine.broken_at is not None:
             return  # it counts until that server ends
         is_same = (boot, machine) == (machine.num_boots, self._world.box.machine)
         least = given if is_same and not self._lacks_room() else 0
