@@ -49,6 +49,7 @@ from streamd.broker.tier.restore import (
     restore,
 )
 from streamd.broker.tier.tier import Tier
+from streamd.broker.traffic import Traffic
 from streamd.config import (
     DRAIN_SECONDS,
     HTTP_PORTS,
@@ -548,7 +549,7 @@ def _retention(config: Config) -> Arguments:
 
 def _tier_maker(
     config: Config, identity: Identity, now_ms: Callable[[], int]
-) -> Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None:
+) -> Callable[[Supervisor, Fetcher, CatalogWriter, Traffic], Tier] | None:
     if not config.tier or config.read_only:
         return None
     return partial(Tier, config, identity, now_ms)

@@ -99,7 +99,7 @@ class Broker:
         search_place: Place | None = None,
         min_disk_free: int = 0,
         retention: Mapping[str, Value] = MappingProxyType({}),
-        make_tier: Callable[[Supervisor, Fetcher, CatalogWriter], Tier] | None = None,
+        make_tier: Callable[[Supervisor, Fetcher, CatalogWriter, Traffic], Tier] | None = None,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
         self._identity = identity
@@ -112,11 +112,11 @@ class Broker:
         self.poller = open_poller(self.rounds)
         cache = TierCache(str(Path(data, "tier-cache")), cache_bytes)
         self.fetcher = Fetcher(cache, self.supervisor)
-        parts = self.supervisor, self.fetcher, catalog
+        self.traffic = Traffic()
+        parts = self.supervisor, self.fetcher, catalog, self.traffic
         tier = None if make_tier is None else make_tier(*parts)
         self.tier: TierReports | None = tier
         self.searches = Searches(now_ms, search_place or InTurns())
-        self.traffic = Traffic()
         self.floor = DiskFloor(data, min_disk_free)
         self.history = History(self.traffic, self.streams, now_ms)
         self._resources = ServerResources(

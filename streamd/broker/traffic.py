@@ -158,6 +158,7 @@ class Traffic:
         confirm_seconds: from the arrival of the first message that is written with others to the
             confirm of them all; each counts.
         flush_seconds: that flushes to the device took.
+        slot_seconds: that slots of the write-ahead log took, from when each was made.
         loop_delay_seconds: how late the event loop has come to a task that was due.
         new_sizes: of messages that AMQP clients have published, until they are counted.
         http_refused: requests and connections of HTTP, by the reason.
@@ -168,6 +169,7 @@ class Traffic:
         self.queues_declared = self.queues_created = self.queues_deleted = 0
         self.confirm_seconds = Histogram(SECONDS)
         self.flush_seconds = Histogram(SECONDS)
+        self.slot_seconds = Histogram(SECONDS)
         self.loop_delay_seconds = Histogram(SECONDS)
         self.new_sizes: list[int] = []
         self._message_bytes = Histogram(MESSAGE_BYTES)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from segments.words import plural, size
+from segments.words import duration, plural, size
 from streamd.cli.common import Commands, WholeNumber, json_option, run_client, uri_option
 from streamd.cli.terminal import Failed, note, show_table, shown, write_json
 from streamd.operations.tier_reports import (
@@ -96,6 +96,7 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
         ("in the tier", size(found.bytes_remote)),
         ("waiting", _waiting(found.bytes_waiting, found.oldest_waiting_seconds)),
         *_upload_rows(found.upload_rate, found.upload_seconds),
+        *_confirm_rows(found),
         ("cache", size(found.cache_bytes)),
         ("requests", f"{', '.join(kinds) or 'none'}; {plural(found.errors, 'error')}"),
         (
@@ -103,6 +104,19 @@ def _status_rows(found: TierStatus) -> list[tuple[str, str]]:
             f"{size(moved.get(Kind.PUT, 0))} uploaded, {size(moved.get(Kind.GET, 0))} fetched",
         ),
     ]
+
+
+def _confirm_rows(found: TierStatus) -> list[tuple[str, str]]:
+    """What is confirmed by the tier; nothing where nothing is."""
+    seconds, slowest = found.slot_seconds, found.slowest_slot_seconds
+    rows = [("trouble", found.confirm_sentence)] if found.confirm_sentence else []
+    if seconds is not None and slowest is not None:
+        took = f"half of the last within {duration(seconds)}, all within {duration(slowest)}"
+        rows.append(("slots", f"{found.slots_stored:,} stored; {took}"))
+    if found.slots_kept:
+        kept = f"{plural(found.slots_kept, 'slot')}, {size(found.slot_bytes_kept)}"
+        rows.append(("log", f"{kept}, which a start would read"))
+    return rows
 
 
 def _upload_rows(rate: float | None, seconds: float | None) -> list[tuple[str, str]]:
@@ -141,6 +155,8 @@ def stream_text(one: StreamTier) -> str:
     if one.segments_waiting:
         age = _waiting(one.bytes_waiting, one.oldest_waiting_seconds)
         text += f"; {plural(one.segments_waiting, 'full segment')} not uploaded yet, {age}"
+    if one.messages_unconfirmed:
+        text += f"; {plural(one.messages_unconfirmed, 'message')} wait for the tier's confirm"
     if one.looked_seconds is not None:
         text += f"; read-only, as it was {one.looked_seconds:,.0f} s ago"
     return f"{text}; {one.sentence}" if one.sentence else text

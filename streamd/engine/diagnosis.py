@@ -42,6 +42,8 @@ def of_server(
             yield s.Trouble(Kind.DOOR, text)
     if tier.state not in (TierState.OK, TierState.OFF):
         yield s.Trouble(Kind.TIER, f"the object store: {tier.sentence or tier.state}")
+    if tier.confirm_sentence:
+        yield s.Trouble(Kind.CONFIRMS, tier.confirm_sentence)
     if facts.files is not None and facts.files > _MANY_FILES * facts.max_files:
         yield s.Trouble(
             Kind.FILES,

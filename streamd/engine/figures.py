@@ -67,6 +67,7 @@ class Figures:
         histograms = {
             "confirm_seconds": traffic.confirm_seconds,
             "flush_seconds": traffic.flush_seconds,
+            "slot_seconds": traffic.slot_seconds,
             "loop_delay_seconds": traffic.loop_delay_seconds,
             "message_bytes": traffic.message_bytes,
         }

@@ -609,6 +609,34 @@ TIER = (
         lambda t: int(t.state == TierState.FENCED),
     ),
 )
+CONFIRMS = (
+    _of_tier(
+        "unconfirmed_messages",
+        GAUGE,
+        "Messages of streams with stream-confirm=store that wait for the tier",
+        lambda t: t.messages_unconfirmed,
+    ),
+    _of_tier(
+        "unconfirmed_bytes",
+        GAUGE,
+        "Bytes of chunks that wait for the tier to be confirmed",
+        lambda t: t.bytes_unconfirmed,
+    ),
+    _of_tier(
+        "oldest_unconfirmed_seconds",
+        GAUGE,
+        "Since when the oldest slot that is not confirmed waits, or nothing can be stored; 0 when "
+        "nothing waits",
+        lambda t: t.oldest_unconfirmed_seconds or 0,
+    ),
+    _of_tier(
+        "kept_slots",
+        GAUGE,
+        "Slots of the write-ahead log that a start would read",
+        lambda t: t.slots_kept,
+    ),
+    _of_tier("kept_slot_bytes", GAUGE, "Bytes of those slots", lambda t: t.slot_bytes_kept),
+)
 REFUSALS = ("browser", "connections", "scrapes")
 
 OWN = (
@@ -622,6 +650,10 @@ OWN = (
         "all; each of them counts, though of many writes in a millisecond only some are measured",
     ),
     _histogram("flush_seconds", "What flushes of streams to the device have taken"),
+    _histogram(
+        "slot_seconds",
+        "What slots of the write-ahead log in the tier have taken, from when each was made",
+    ),
     _histogram(
         "loop_delay_seconds",
         "How late the event loop came to a task that was due, looked at four times a second",
@@ -679,6 +711,7 @@ OWN = (
         lambda a: a.server.searches_open,
     ),
     *TIER,
+    *CONFIRMS,
 )
 
 SERVER = (*RABBITMQ, *OWN)

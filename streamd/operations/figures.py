@@ -102,7 +102,8 @@ class ServerFigures(msgspec.Struct, frozen=True):
         process: see Process; zeros where it could not be asked.
         tier: how it does.
         queues_declared, queues_created, queues_deleted: since the start.
-        histograms: confirm_seconds, flush_seconds, loop_delay_seconds, message_bytes.
+        histograms: confirm_seconds, flush_seconds, slot_seconds, loop_delay_seconds,
+            message_bytes.
         faults: failures of background tasks, by what they do.
         http_refused: requests and connections over HTTP that were refused, by why.
         searches_begun, searches_refused, searches_open: pages of searches.

@@ -54,6 +54,7 @@ class TroubleKind(StrEnum):
     FLOOR = "floor"
     DOOR = "door"
     TIER = "tier"
+    CONFIRMS = "confirms"
     FILES = "files"
     CLOCK = "clock"
     FAULTS = "faults"

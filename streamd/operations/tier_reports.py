@@ -70,6 +70,16 @@ class TierStatus:
         errors: requests that failed, since the start.
         looked_seconds: of a read-only server, how long ago it was known what is in the tier; None
             for one that writes, or has not looked.
+        confirm_sentence: why confirms of streams wait for the store that are confirmed by it; empty
+            while they do not.
+        streams_unconfirmed, messages_unconfirmed, bytes_unconfirmed: that wait for the store.
+        oldest_unconfirmed_seconds: since the oldest slot with some of it was made, or since nothing
+            can be stored; None when nothing waits.
+        slots_stored: of the write-ahead log, since the start.
+        slot_seconds: that half of the last hundred slots have taken at most; None before the first.
+        slowest_slot_seconds: that each of them has taken at most.
+        slots_kept, slot_bytes_kept: that a start would read, as manifests may lack something of
+            them; and their size.
     """
 
     url: str = ""
@@ -89,6 +99,16 @@ class TierStatus:
     transferred: Mapping[str, int] = field(default_factory=_none_of_any_kind)
     errors: int = 0
     looked_seconds: float | None = None
+    confirm_sentence: str = ""
+    streams_unconfirmed: int = 0
+    messages_unconfirmed: int = 0
+    bytes_unconfirmed: int = 0
+    oldest_unconfirmed_seconds: float | None = None
+    slots_stored: int = 0
+    slot_seconds: float | None = None
+    slowest_slot_seconds: float | None = None
+    slots_kept: int = 0
+    slot_bytes_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +123,7 @@ class StreamTier:
         oldest_waiting_seconds: since the oldest of those was full; None when none waits.
         sentence: what is wrong and what to do; empty when nothing is.
         looked_seconds: as of the tier.
+        messages_unconfirmed: that wait for the store, where it confirms the stream.
     """
 
     name: str
@@ -116,6 +137,7 @@ class StreamTier:
     oldest_waiting_seconds: float | None
     sentence: str
     looked_seconds: float | None = None
+    messages_unconfirmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`streamd tier`, and what `streamd stream info` says of the tier."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,8 @@ def test_status(streamd: CommandLine) -> None:
         "in the tier 2.0 MB",
         "waiting 300 B, the oldest for 4 s",
         "upload 150 B/s; what waits takes 2 s at that rate",
+        "slots 1,234 stored; half of the last within 50 ms, all within 400 ms",
+        "log 30 slots, 4.0 kB, which a start would read",
         "cache 77 B",
         "requests 5 gets, 1 put, 2 deletes; 8 errors",
         "moved 7.0 kB uploaded, 6.0 kB fetched",
@@ -52,9 +55,11 @@ def test_status_as_json(streamd: CommandLine, tier: FakeTier) -> None:
 
 def test_trouble_is_told(streamd: CommandLine, tier: FakeTier) -> None:
     tier.told = TierStatus(url="s3://b", state=TierState.AWAY, sentence="it is away")
+    tier.told = replace(tier.told, confirm_sentence="confirms wait for the tier")
     tier.sentence = "this stream as well"
     out = streamd("tier", "status").out
     assert "away: it is away" in out
+    assert "trouble      confirms wait for the tier" in out
     assert "this stream as well" in out
     assert "requests     none; 0 errors" in out
 

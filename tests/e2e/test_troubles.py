@@ -1,4 +1,4 @@
-"""Twelve troubles of a night, staged: `streamd status`, the console and the log name each.
+"""Thirteen troubles of a night, staged: `streamd status`, the console and the log name each.
 
 The server's clock and its disk are those of this machine, but for what the files `clock` (seconds
 to add) and `full` beside its data say; and it looks for troubles more often.
@@ -211,6 +211,30 @@ def test_what_settings_and_files_do(begin: Callable[..., Night], tmp_path: Path)
         night.see("another server")
     finally:
         other.end()
+
+
+@pytest.mark.slow
+def test_the_store_is_away_while_publishers_wait_for_it(
+    begin: Callable[..., Night], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    night = begin("--tier", f"file://{store}")
+    night.run("stream", "create", "kept", "--confirm", "store")
+    night.publish("kept")
+    store.rename(tmp_path / "elsewhere")
+    waiting = night.start("publish", "kept")
+    assert waiting.stdin is not None
+    waiting.stdin.write(b'{"body": "y"}\n')
+    waiting.stdin.flush()
+    night.see(r"confirms wait for the tier for .*\(1 message of 1 stream", "confirms wait for the")
+    assert is_in("1 message wait", night.run("stream", "info", "kept"))
+    (tmp_path / "elsewhere").rename(store)
+    waiting.communicate()
+    assert waiting.returncode == 0
+    wait_until(lambda: "all is well" in night.status())
+    assert is_in("confirms go on", night.process.log.read_text())
+    assert is_in("slots .* stored", night.run("tier", "status"))
 
 
 @pytest.mark.slow

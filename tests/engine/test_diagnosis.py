@@ -58,6 +58,7 @@ def test_nothing_is_said_while_all_is_well() -> None:
         ),
         (WELL, TierStatus(state=TierState.AWAY, sentence="no answer"), NOW, "store: no answer"),
         (WELL, TierStatus(state=TierState.FENCED), NOW, "the object store: fenced"),
+        (WELL, TierStatus(state=TierState.OK, confirm_sentence="confirms wait"), NOW, "confirms"),
         (replace(WELL, files=91), None, NOW, "91 of 100 files are open"),
         (WELL, None, NOW + 7_200_000, "the newest message is 2 h 0 min ahead of the clock"),
         (replace(WELL, faults={"expiring": 2}), None, NOW, "2 faults were contained"),

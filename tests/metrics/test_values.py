@@ -412,6 +412,11 @@ async def test_the_tier(server: Harness) -> None:
         "streamd_tier_errors_total": 8,
         "streamd_tier_cache_bytes": 77,
         "streamd_tier_fenced": 0,
+        "streamd_tier_unconfirmed_messages": 6,
+        "streamd_tier_unconfirmed_bytes": 700,
+        "streamd_tier_oldest_unconfirmed_seconds": 0.25,
+        "streamd_tier_kept_slots": 30,
+        "streamd_tier_kept_slot_bytes": 4_000,
     }
     requests = {row["kind"]: n for row, n in found.like("streamd_tier_requests_total")}
     assert requests == {"get": 5, "put": 1, "list": 0, "delete": 2}

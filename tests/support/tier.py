@@ -34,6 +34,15 @@ STATUS = TierStatus(
     requests={"get": 5, "put": 1, "list": 0, "delete": 2},
     transferred={"get": 6_000, "put": 7_000, "list": 0, "delete": 0},
     errors=8,
+    streams_unconfirmed=1,
+    messages_unconfirmed=6,
+    bytes_unconfirmed=700,
+    oldest_unconfirmed_seconds=0.25,
+    slots_stored=1_234,
+    slot_seconds=0.05,
+    slowest_slot_seconds=0.4,
+    slots_kept=30,
+    slot_bytes_kept=4_000,
 )
 
 

@@ -224,7 +224,7 @@ class TieredStream:
     @property
     def trouble(self) -> str:
         """Why nothing is confirmed through the store at the moment; empty while it is."""
-        return self._parts.confirms.trouble
+        return self._parts.confirms.watch.trouble
 
     @property
     def life(self) -> str | None:
@@ -439,6 +439,7 @@ class TieredStream:
             segments_waiting=numbers.segments_waiting,
             oldest_waiting_seconds=waits,
             sentence=(self.is_on and self._parts.ownership.fence) or self.fault or failure,
+            messages_unconfirmed=0 if self._wal is None else self._wal.num_unconfirmed,
         )
 
     def _count(self, log: Log) -> _Numbers:

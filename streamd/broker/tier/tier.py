@@ -29,6 +29,7 @@ from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import lifecycle
 from streamd.broker.tier.backlog import Backlog
 from streamd.broker.tier.catalog_copy import CatalogCopies
+from streamd.broker.tier.confirm_watch import Unconfirmed
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.line import Line
 from streamd.broker.tier.lost_copies import LostCopies
@@ -40,6 +41,7 @@ from streamd.broker.tier.upload_requests import RequestState, UploadRequest, wha
 from streamd.broker.tier.uploader import Uploader
 from streamd.broker.tier.wal import StoreConfirms
 from streamd.broker.tier.wal_reading import StoredTail
+from streamd.broker.traffic import Traffic
 from streamd.config import Config
 from streamd.net import threads
 from streamd.net.turns import in_turns
@@ -68,6 +70,7 @@ class Tier:
         now_ms: the wall clock.
         fetcher: reads from the store, once that is known.
         catalog: of which there is to be a copy in the store.
+        traffic: what is counted of it.
 
     Attributes:
         now_ms: the wall clock.
@@ -81,6 +84,7 @@ class Tier:
         supervisor: Supervisor,
         fetcher: Fetcher,
         catalog: CatalogWriter,
+        traffic: Traffic,
     ) -> None:
         line = Line()
         self._backlog = Backlog(line)
@@ -104,7 +108,9 @@ class Tier:
         )
         self.lost_copies = LostCopies(config.data, disk, ownership)
         interval = config.confirm_interval_ms / 1_000
-        self.confirms = StoreConfirms(config.data, ownership, self._find, interval)
+        self.confirms = StoreConfirms(
+            config.data, ownership, self._find, interval, traffic.slot_seconds
+        )
         self._parts = TierParts(
             ownership,
             line,
@@ -194,7 +200,7 @@ class Tier:
         with trio.move_on_after(_CATCH_UP_SECONDS):
             await stream.caught_up()
         if not stream.is_caught_up:
-            reason = self.confirms.trouble or self.ownership.sentence or "it takes long"
+            reason = self.confirms.watch.cause or self.ownership.sentence or "it takes long"
             raise TierError(f"what its disk has is not in the tier yet: {reason}")
 
     def _note_open(self, stream: TieredStream, is_open: bool) -> None:
@@ -329,6 +335,12 @@ class Tier:
         waiting = sum(report.bytes_waiting for report in reports)
         is_behind = self.ownership.state is TierState.OK and backlog.sentence
         none = TierStatus()
+        confirms, watch = self.confirms, self.confirms.watch
+        unconfirmed = [r.messages_unconfirmed for r in reports if r.messages_unconfirmed]
+        behind = Unconfirmed(len(unconfirmed), sum(unconfirmed), confirms.bytes_behind)
+        waits_for = watch.seconds(confirms.oldest_seconds, trio.current_time())
+        slot, slowest = watch.last_seconds or (None, None)
+        kept_slots, kept_bytes = confirms.kept_slots
         return TierStatus(
             url=self._url,
             state=TierState.BEHIND if is_behind else self.ownership.state,
@@ -346,6 +358,16 @@ class Tier:
             requests={**none.requests, **(store.requests if store else {})},
             transferred={**none.transferred, **(store.transferred if store else {})},
             errors=store.errors if store else 0,
+            confirm_sentence=watch.sentence(waits_for, behind),
+            streams_unconfirmed=behind.streams,
+            messages_unconfirmed=behind.messages,
+            bytes_unconfirmed=behind.num_bytes,
+            oldest_unconfirmed_seconds=waits_for,
+            slots_stored=watch.num_stored,
+            slot_seconds=slot,
+            slowest_slot_seconds=slowest,
+            slots_kept=kept_slots,
+            slot_bytes_kept=kept_bytes,
         )
 
     async def verify(self, virtual_host: Name, name: Name) -> Verification:

@@ -45,6 +45,7 @@ from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.store.wal import MOST_SLOT, Section, Slot, encode_slot, slot_key
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.open_log import OpenLog
+from streamd.broker.tier.confirm_watch import ConfirmWatch
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.pauses import next_pause, shortened
 from streamd.broker.tier.requests import ask
@@ -57,6 +58,7 @@ from streamd.broker.tier.wal_reading import (
     named,
     writer_of,
 )
+from streamd.broker.traffic import Histogram
 from streamd.net import threads
 from streamd.net.wakeup import Wakeup
 from streamd.operations.argument_kinds import Value
@@ -132,6 +134,13 @@ class WalStream:
         self._log, self.opened = log, None
         self.waiting, self.noted = 0, log.written.size
         self._cursor = self._stored = self._after
+
+    @property
+    def num_unconfirmed(self) -> int:
+        """Messages that are written, and wait for the store."""
+        log = self._log
+        is_open = log is not None and not log.is_closed and log.awaits_store
+        return log.next_offset - log.committed_offset if log is not None and is_open else 0
 
     @property
     def is_caught_up(self) -> bool:
@@ -265,12 +274,14 @@ class _Sent:
     Attributes:
         took: what it has of each stream, in the order of its sections.
         size: of the chunks, in bytes.
+        made_at: by trio's clock.
         content: of the object; None until that is made, and when the store has it.
     """
 
     slot: Slot
     took: list[tuple[WalStream, _Taken]]
     size: int
+    made_at: float
     content: bytes | None = None
     is_stored: bool = False
 
@@ -316,9 +327,10 @@ class StoreConfirms:
         ownership: gives the store, and knows whose it is.
         streams: what the tier knows of each, by virtual host and name.
         interval: seconds between the beginnings of two slots.
+        slot_seconds: see ConfirmWatch.
 
     Attributes:
-        trouble: why confirms wait; empty while they do not.
+        watch: says why confirms wait.
     """
 
     def __init__(
@@ -327,8 +339,9 @@ class StoreConfirms:
         ownership: Ownership,
         find: Callable[[str, str], "Uploads | None"],
         interval: float,
+        slot_seconds: Histogram,
     ) -> None:
-        self.trouble = ""
+        self.watch = ConfirmWatch(slot_seconds)
         self._data, self._ownership, self._find, self._interval = data, ownership, find, interval
         self._tails: Tails | None = None
         self._streams: dict[StreamKey, WalStream] = {}
@@ -349,7 +362,24 @@ class StoreConfirms:
     @property
     def is_behind(self) -> bool:
         """So much waits for the store that nothing more is to be written."""
-        return self._waiting + self._under_way > _MOST_BEHIND
+        return self.bytes_behind > _MOST_BEHIND
+
+    @property
+    def bytes_behind(self) -> int:
+        """Of all streams, that are in no slot that is stored."""
+        return self._waiting + self._under_way
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """How long the oldest slot waits that is not confirmed; None when none does."""
+        if self._is_over or not self._sent:
+            return None
+        return trio.current_time() - self._sent[0].made_at
+
+    @property
+    def kept_slots(self) -> tuple[int, int]:
+        """Slots that a start would read, as manifests may lack something of them; their bytes."""
+        return len(self._slots), sum(slot.size for slot in self._slots)
 
     async def read(self) -> None:
         """Return when the logs of earlier starts are read.
@@ -361,7 +391,7 @@ class StoreConfirms:
             while self._tails is None:
                 await self._changed.park()
         if self._tails is None:
-            reason = self.trouble or self._ownership.sentence or "it was not reached yet"
+            reason = self.watch.cause or self._ownership.sentence or "it was not reached yet"
             raise TierError(f"what the tier has to follow it was not read yet: {reason}")
 
     def tail(self, virtual_host: str, name: str) -> StoredTail | None:
@@ -448,13 +478,13 @@ class StoreConfirms:
             try:
                 await tails.read(owner.store, owner.wals, owner.identity)
             except SegmentsError as error:
-                self._say(str(error))
+                self._failed(error)
                 pause = next_pause(pause)
                 await trio.sleep(shortened(pause))
             else:
                 self._tails = tails
                 self._slots.extend(tails.slots)
-                self._say("")
+                self.watch.goes_on()
         self._changed.unpark_all()
 
     def _path_of(self, key: StreamKey) -> str | None:
@@ -466,13 +496,8 @@ class StoreConfirms:
         lives = marked(names, LIFE) or marked(names, STORED)
         return str(PurePath(folder, TAIL_FILE)) if key.creation in lives else None
 
-    def _say(self, trouble: str) -> None:
-        """Say once that confirms wait, and once that they do not any more."""
-        if trouble and not self.trouble:
-            logger.error("confirms wait for the tier: %s", trouble)
-        elif self.trouble and not trouble:
-            logger.info("confirms go on")
-        self.trouble = trouble
+    def _failed(self, error: SegmentsError) -> None:
+        self.watch.failed(str(error), trio.current_time())
 
     async def _write(self, nursery: trio.Nursery) -> None:
         """Make the next slot when it is time, and send it."""
@@ -501,7 +526,7 @@ class StoreConfirms:
                 if self._ownership.fence:
                     self._end()
                     return
-                self._say(str(error))
+                self._failed(error)
                 pause = next_pause(pause)
                 await trio.sleep(shortened(pause))
 
@@ -533,7 +558,7 @@ class StoreConfirms:
             writer=writer_of(mine),
             sections=(*(one.section(taken) for one, taken in took), *map(_gone, deleted)),
         )
-        return _Sent(slot, took, size)
+        return _Sent(slot, took, size, trio.current_time())
 
     async def _send(self, sent: _Sent) -> None:
         """Send a slot until it is stored."""
@@ -547,12 +572,12 @@ class StoreConfirms:
                 return
             except TierError as error:
                 self._ownership.look_again(error)
-                self._say(str(error))
+                self._failed(error)
                 pause = min(next_pause(pause), _LONGEST_PAUSE)
                 await trio.sleep(shortened(pause))
             else:
                 sent.is_stored, sent.content = True, None
-                self._say("")
+                self.watch.stored(trio.current_time() - sent.made_at)
                 self._settle(size)
 
     def _settle(self, size: int) -> None:
@@ -563,6 +588,7 @@ class StoreConfirms:
             self._slots.append(named(sent.slot, size))
             for stream, taken in sent.took:
                 stream.stored(taken)
+            self.watch.goes_on()
         self._changed.unpark_all()
         if not self.is_behind:
             behind, self._behind = self._behind, {}
@@ -582,6 +608,7 @@ class StoreConfirms:
     async def _shorten_now_and_then(self) -> None:
         while True:
             await trio.sleep(_LOOK_SECONDS)
+            self.watch.look(self.oldest_seconds)
             if self._slots and self._is_long:
                 self._shortened_at = trio.current_time()
                 try:
