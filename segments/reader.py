@@ -162,9 +162,10 @@ class Reader:
         return max(self.counts.last_timestamp_ms, self._segment.first_timestamp_ms or 0)
 
     @property
-    def bytes_left(self) -> int:
-        """Committed bytes of this segment that it has not reached; there may be more segments."""
-        return self._segment.size - self._position
+    def has_little_left(self) -> bool:
+        """There is more, in this segment alone, and it comes with its data."""
+        is_newest = self._segment is self._log.segments.shown[-1]
+        return is_newest and 0 < self._segment.size - self._position <= SMALL_CHUNK
 
     def read(
         self, max_chunks: int, max_bytes: int, max_steps: int, runs: Runs | None = None

@@ -305,6 +305,7 @@ def _drop_empty(plan: Plan) -> None:
     """The segment that was looked at last is no part of the log if nothing is between two gaps."""
     if _is_empty(plan.segments[-1]):
         plan.empty.append(plan.segments.pop())
+        plan.unflushed = [one for one in plan.unflushed if one is not plan.empty[-1]]
 
 
 def _add_missing(plan: Plan, folder: str, base: int, first: int, following: int) -> None:

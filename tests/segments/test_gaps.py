@@ -1,12 +1,13 @@
 """A machine goes down: the log goes on behind a gap, so that no offset means two messages."""
 
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 
 from hypothesis import given, strategies as st
 
 from segments import FIRST, ChunkBuilder, Log, LogPolicy, OffsetSpec, at_offset
-from segments.errors import CheckpointDueError
+from segments.errors import CheckpointDueError, StorageError
 from segments.gaps import OFFSET_GAP, RESTORE_GAP, Gap, Gaps, end_before, num_lost
 from segments.marks import AHEAD, RESTORED, put_mark
 from segments.reader import Reader
@@ -209,6 +210,25 @@ class TestPowerFailure:
             assert log.journal.tracking.sequence(b"p") is None
             assert log.journal.tracking.offsets() == {}
             assert log.next_offset % OFFSET_GAP == 0
+
+    def test_no_checkpoint_waits_for_what_is_removed(self) -> None:
+        """The first one finds no room, and the empty segment before the gap goes."""
+        disk = _disk()
+        _open(disk)
+        disk.remove("s/checkpoint")  # so that it has to be flushed again
+        disk.sync_folder("s")
+        faults = []
+        for room in range(20):
+            opened = _after_power_failure(disk)
+            opened.room = room
+            with suppress(StorageError):
+                log = _open(opened)
+                opened.room = None
+                flush = log.begin_flush(with_checkpoint=True)
+                flush.run()
+                faults.append(flush.fault)
+        assert len(faults) > 5
+        assert set(faults) == {""}
 
     def test_it_waits_for_no_sync_on_opening(self) -> None:
         """There may be thousands of streams."""

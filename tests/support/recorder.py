@@ -118,6 +118,7 @@ class RecordedFile:
 
     def write(self, parts: Sequence[bytes], position: int) -> int:
         data = b"".join(parts)
+        self._disk.take_room("write", self.path)
         self._disk.do(Write(self._node, position, data))
         return len(data)
 
@@ -141,6 +142,7 @@ class RecordingDisk:
         tree: as the process sees it.
         operations: what was done, in order.
         start: as it was before the first of them; all of that is on the device.
+        room: for how many writes and new files; None for any number.
 
     Args:
         start: see above.
@@ -152,12 +154,18 @@ class RecordingDisk:
         self, start: Tree | None = None, boot: int = 1, operations: Sequence[Operation] = ()
     ) -> None:
         self._boot = boot
+        self.room: int | None = None
         self.start = start or Tree()
         self.tree = _copy(self.start)
         self.operations: list[Operation] = []
         for operation in operations:
             self.do(operation)
         self._numbers = itertools.count(1 + max([*self.tree.contents, *self.tree.folders]))
+
+    def take_room(self, operation: str, path: str) -> None:
+        if self.room == 0:
+            raise StorageError(operation, path, OSError(errno.ENOSPC, "No space left on device"))
+        self.room = None if self.room is None else self.room - 1
 
     def do(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -175,6 +183,7 @@ class RecordingDisk:
     def create(self, path: str) -> RecordedFile:
         if self.tree.find(path) is not None:
             raise StorageError("open", path, OSError(errno.EEXIST, "File exists"))
+        self.take_room("open", path)
         node = next(self._numbers)
         self.do(Link(*self._place(path), node, is_folder=False))
         return RecordedFile(self, path, node)

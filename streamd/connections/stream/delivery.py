@@ -19,7 +19,6 @@ from segments import ChunkMatcher, OffsetSpec, Reader, StorageError, StoredChunk
 from segments.disk import Buffer, File
 from segments.errors import SegmentsError
 from segments.policy import BUSY_CHUNK_RECORDS, IDLE_CHUNK_RECORDS
-from segments.reader import SMALL_CHUNK
 from segments.runs import Runs
 from segments.store.cache import ColdError
 from streamd.broker.streams.fetcher import NoTierError
@@ -357,7 +356,7 @@ class Delivery:
         if subscription.interest.matcher is not None:
             with suppress(StorageError):  # its turn will meet it again
                 reader.catch_up()  # what came before it and is for others does not count
-        if 0 < reader.bytes_left <= SMALL_CHUNK:  # so that it comes with its data
+        if reader.has_little_left:
             chunks = self._read(subscription, reader)
             if chunks:
                 subscription.use_credit(len(chunks))

@@ -85,6 +85,23 @@ async def test_what_comes_after_much_for_others_is_sent_without_a_turn(
     assert turns == []
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_large_chunk_behind_a_segment_with_little_left(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    """What comes without its data is not sent at once."""
+    monkeypatch.setattr(Reader, "catch_up", lambda _: None)  # no index tells what is left out
+    limits = {"stream_max_segment_size_bytes": "1000", "stream_chunk_max_records": "1"}
+    await peer.create("s", **limits)
+    await peer.declare("s")
+    reader = await server.peer()
+    await reader.subscribe("s", NEXT, filter__0="v", stored_chunks=str(is_stored).lower())
+    await peer.store([bytes(1_000), bytes(2 * SMALL_CHUNK)], 0, values=[b"nobody", b"v"])
+    await peer.store([b"small"], 2, values=[b"v"])
+    with trio.fail_after(5):
+        assert [(await reader.chunk()).header.chunk_id for _ in range(2)] == [1, 2]
+
+
 async def test_consumers_leave_segments_that_follow_each_other_fast(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
