@@ -39,7 +39,7 @@ LIMITS: dict[str, tuple[float, ...]] = {
     ),
     # what is read
     "segments.reader:_READ_AHEAD": (100, 1_000),
-    "segments.reader:SMALL_CHUNK streamd.connections.stream.delivery:SMALL_CHUNK": (100, 600),
+    "segments.reader:SMALL_CHUNK": (100, 600),
     "segments.window:HEAD_READ segments.reader:HEAD_READ segments.row_run:HEAD_READ": (60, 100),
     "segments.reader:_CATCH_UP_STEPS": (1,),
     "segments.reader:_MOST_ROW_CHUNKS": (1, 3),

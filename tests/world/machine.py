@@ -384,8 +384,7 @@ class Machine:
     def _sync_folder(self, original: Any) -> Any:
         def sync_folder(disk: Any, folder: str) -> None:
             self._step("sync names", folder)
-            if self.wrong == "broken":
-                self._refuse(FLUSH, folder)
+            self._refuse(FLUSH if self.wrong == "broken" else "open", folder)
             original(disk, folder)
             place = self._place(folder)
             if place is not None:

@@ -9,9 +9,11 @@ world; the witness says what has to be there.
 from collections.abc import Iterator
 from typing import Any
 
-from segments import FIRST, ChunkBuilder, Log, Reader, at_offset
+from segments import FIRST, ChunkBuilder, Log, Reader, StorageError, at_offset
+from segments.chunk_search import index_content
 from segments.codec import walk_entries
 from segments.message import Message, MessageView
+from segments.segment import INDEX_SUFFIX
 from segments.verify import verify
 from tests.support.logs import entry
 from tests.support.recorder import RecordingDisk, Write
@@ -20,7 +22,9 @@ from tests.world.world import World
 
 _MOST = 60  # that are looked at in a world
 _SHARES = (0.1, 0.3, 1)  # of operations of a kind, divided by how many there were
-_KILLED, _TWICE, _CLOSED = 0.3, 0.3, 0.3
+_KILLED, _TWICE, _CLOSED, _FULL = 0.3, 0.3, 0.3, 0.2
+_MOST_ROOM = 8  # writes and new files, of an opening on a disk that is full
+_TMP, _HEADER = ".tmp", b"OSIL\0\0\0\1"
 _MADE_AGAIN = "the server rebuilds it"  # what only makes reading faster
 _LATER = "later"  # who publishes behind a crash
 
@@ -84,13 +88,34 @@ class _State:
         yield from self._go_on(seen, max(known, default=-1))
 
     def _open(self) -> Iterator[str]:
-        """As the next server does, which crashes meanwhile perhaps."""
+        """As the next server does, which crashes meanwhile perhaps, or finds the disk full."""
         begun = len(self._disk.operations)
-        self._log = self._opened()
+        if self._chance.random() < _FULL:
+            self._disk.room = self._chance.randint(0, _MOST_ROOM)
+        try:
+            self._log = self._opened()
+        except StorageError:
+            self._disk.room = None
+            begun = len(self._disk.operations)
+            self._log = self._opened()
         if self._chance.random() < _TWICE:
             self._crash(self._chance.randint(begun, len(self._disk.operations)))
             self._log = self._opened()
         yield from self._log.report.losses
+        yield from self._unlike_documented()
+
+    def _unlike_documented(self) -> Iterator[str]:
+        """durability.md, S6, S7 and S10: what an opening makes of files."""
+        if self._disk.room is None:
+            yield from (name for name in self._disk.list(self._folder) if name.endswith(_TMP))
+        for segment in self._log.segments.shown:
+            file = segment.acquire()
+            if file.read(len(_HEADER), 0) != _HEADER:
+                yield f"{file.path} has no header"
+            index = self._disk.open(segment.path(INDEX_SUFFIX), writable=False)
+            if index.read(index.size(), 0) != index_content(segment, file):
+                yield f"{index.path} is not that of its segment"
+            segment.release()
 
     def _opened(self) -> Log:
         commits_on_flush = self._witness.flushes == "always"
@@ -106,10 +131,11 @@ class _State:
         """What was told before the crash, against what is there."""
         witness, tracking = self._witness, self._log.journal.tracking
         offsets = {name.decode(): offset for name, offset in tracking.offsets().items()}
-        yield from witness.would_find(seen, self._now, offsets, is_killed=self._is_killed)
+        sequences = {who: tracking.sequence(who.encode()) for who in sorted(witness.named)}
+        is_killed = self._is_killed
+        yield from witness.would_find(seen, self._now, offsets, sequences, is_killed=is_killed)
         last = dict(one.message for one in seen)
-        for who in sorted(witness.named):
-            told = tracking.sequence(who.encode())
+        for who, told in sequences.items():
             if (who in last or not witness.asked) and told != last.get(who):
                 yield f"{who} has come to {last.get(who)}, the server says {told}"
         for name, offset in offsets.items():
@@ -119,8 +145,10 @@ class _State:
     def _go_on(self, seen: list[Seen], known: int) -> Iterator[str]:
         """Further messages, of which nobody who has read up to `known` misses any."""
         log, chance = self._log, self._chance
-        begun = len(self._disk.operations)
+        begun, tracking = len(self._disk.operations), log.journal.tracking
+        sequences = {w: tracking.sequence(w.encode()) for w in sorted(self._witness.named)}
         new = [self._append(number) for number in range(chance.randint(1, 3))]
+        self._disk.room = None
         if new[0].offset <= known:
             yield f"readers have come to {known}, and the next message gets {new[0].offset}"
         has_flushed, is_closed = chance.random() < 0.5, chance.random() < _CLOSED
@@ -147,15 +175,28 @@ class _State:
         told = self._log.journal.tracking.sequence(_LATER.encode())
         if told != dict(one.message for one in found).get(_LATER):
             yield f"{_LATER} has come to {told}, found was {_shown(found)}"
+        known = {who: self._log.journal.tracking.sequence(who.encode()) for who in sequences}
+        if known != sequences:
+            yield f"publishers had come to {sequences}, and now to {known}"
 
     def _append(self, number: int) -> Seen:
         """Publish one message."""
-        log, builder, body = self._log, ChunkBuilder(), f"{_LATER}:{number}".encode()
+        log, body = self._log, f"{_LATER}:{number}".encode()
         offset = log.next_offset
-        builder.add(entry(Message(body).encode()), 1, 1, None)
-        builder.set_sequence(_LATER.encode(), number)
-        log.append([builder], 0)
+        try:
+            log.append([_chunk(number, body)], 0)
+        except StorageError:
+            self._disk.room = None
+            log.flush(with_checkpoint=True)
+            log.append([_chunk(number, body)], 0)
         return read(offset, body)
+
+
+def _chunk(number: int, body: bytes) -> ChunkBuilder:
+    builder = ChunkBuilder()
+    builder.add(entry(Message(body).encode()), 1, 1, None)
+    builder.set_sequence(_LATER.encode(), number)
+    return builder
 
 
 def _shown(seen: list[Seen]) -> str:

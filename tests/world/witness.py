@@ -131,6 +131,7 @@ class Witness:
         walks: searches for many.
         stored: what the server said is stored for a name, and when.
         stored_at_end: what it said last; None is nothing.
+        sequences: numbers that publishers have come to, as it says; None is nothing.
         figures: what it said of the stream in the end, by name.
         log: what is in the stream in the end, in order.
         uploaded: messages that a machine which is lost does not take with it.
@@ -157,6 +158,7 @@ class Witness:
     walks: list[Walk] = field(default_factory=list)
     stored: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     stored_at_end: dict[str, int | None] = field(default_factory=dict)
+    sequences: Mapping[str, int | None] = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     log: list[Seen] = field(default_factory=list)
     uploaded: set[Sent] = field(default_factory=set)
@@ -231,6 +233,7 @@ class Witness:
         log: list[Seen],
         now: float,
         stored: Mapping[str, int] | None = None,
+        sequences: Mapping[str, int | None] | None = None,
         *,
         is_killed: bool = False,
     ) -> list[str]:
@@ -240,10 +243,11 @@ class Witness:
             log: what is there.
             now: when the power failed.
             stored: offsets by name; None when nobody knows.
+            sequences: the same of what publishers have come to.
             is_killed: the power did not fail, the server was killed.
         """
         other = replace(self, log=log, lost=set(self.lost), stored=dict(self.stored), faults=[])
-        other.others = {}
+        other.others, other.sequences = {}, sequences or {}
         names = self.stored if log and stored is not None else ()
         other.stored_at_end = {name: (stored or {}).get(name) for name in names}
         if not is_killed:
@@ -400,6 +404,16 @@ def _what_is_stored_stays(told: Witness) -> Iterator[str]:
                 yield f"{last} was stored for {name}, in the end it was {end}"
 
 
+def _what_publishers_sent_is_known(told: Witness) -> Iterator[str]:
+    """durability.md: "P3: A message that a named publisher sends again is stored once"."""
+    certain: dict[str, int] = {}
+    for message in told.confirmed.keys() - told.lost if told.sequences else ():
+        certain[message.who] = max(message.number, certain.get(message.who, -1))
+    for who, number in told.sequences.items():
+        if who in certain and certain[who] > (-1 if number is None else number):
+            yield f"{certain[who]} of {who} was confirmed, the server says {number}"
+
+
 def _figures_are_true(told: Witness) -> Iterator[str]:
     """python-client.md: `describe`; messages and offsets are those that a reader finds."""
     if not told.figures or not told.log:
@@ -454,6 +468,7 @@ _AT_ANY_TIME = (
     _an_offset_means_one_message,
     _what_was_seen_stays,
     _what_is_stored_stays,
+    _what_publishers_sent_is_known,
     _what_is_truncated_stays_away,
 )
 PROMISES: dict[str, Callable[[Witness], Iterator[str]]] = {

@@ -457,10 +457,8 @@ class World:
         await trio.sleep(self.chance.choice((0.05, 1)))
         self.box.machine.disarm()
         self.box.machine.wrong = ""
-        if self.chance.random() < 0.5:  # it works again, and there is nobody who knows
-            await trio.sleep(self.chance.choice((0.05, 1, 3)))
-            await self._cut_power()
-        await self._kill()
+        await trio.sleep(self.chance.choice((0, 0.05, 1, 3)))  # it works, and nobody knows
+        await self.chance.choice((self._cut_power, self._kill))()
 
     async def _stop(self) -> None:
         """In order; perhaps the machine is switched off then."""
