@@ -69,6 +69,11 @@ LIMITS: dict[str, tuple[float, ...]] = {
     "segments.search.span_reader:SPAN_BYTES": (1, 400),
     "streamd.broker.searches:READ_BYTES": (1, 1_000),
     "streamd.broker.searches:PAGE_BYTES": (1, 500),
+    # what is in the store
+    "segments.tier.plan:BLOCK": (1_000,),
+    "segments.tier.plan:FIRST": (500,),
+    "segments.tier.plan:MOST_MERGED": (500,),
+    "segments.tier.fetching:_BLOCK": (200,),
     # clients
     "clients.producer:_FRAME_MESSAGES": (1, 4),
     "clients.producer:_GATHERED": (1, 4),

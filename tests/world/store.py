@@ -22,13 +22,18 @@ _CALM = (0.0, 0.0, 0.001, 0.01)  # seconds to the store, or back
 
 
 class Trouble(NamedTuple):
-    """How often something happens to a request, and how long one may take, one way."""
+    """How often something happens to a request, and how long one may take, one way.
+
+    Attributes:
+        part: of the keys that are concerned.
+    """
 
     refused: float = 0
     unanswered: float = 0
     conflict: float = 0
     cut: float = 0
     seconds: tuple[float, ...] = _CALM
+    part: str = ""
 
 
 class Manifest(NamedTuple):
@@ -101,6 +106,7 @@ class WorldStore(FakeStore):
         troubled_at: when something was wrong with it last.
         unstored: objects that a manifest named before they were there.
         removed: objects that were removed while a manifest named them.
+        lost: objects that it has lost for good.
     """
 
     def __init__(self, chance: Random, now_ms: Callable[[], int]) -> None:
@@ -112,7 +118,9 @@ class WorldStore(FakeStore):
         self.troubled_at = -1e9
         self.unstored: list[str] = []
         self.removed: list[str] = []
+        self.lost: set[str] = set()
         self._hidden: Objects = {}
+        self._older: Objects = {}
         self._owner: Kept | None = None
         self._chance = chance
         self._clock = now_ms
@@ -125,13 +133,24 @@ class WorldStore(FakeStore):
 
     def manifests(self) -> dict[str, Manifest]:
         """See `read_manifests`."""
-        return read_manifests(self.right)
+        return read_manifests(self.right | self._hidden)
+
+    @property
+    def has_all_manifests(self) -> bool:
+        """None is missing, or older than it was."""
+        return not any(key.endswith("/manifest") for key in self._hidden)
 
     # -- what goes wrong
 
     def hide(self, keys: list[str]) -> None:
         """Some objects are missing, until it is calm."""
         self._hidden |= {key: self.objects.pop(key) for key in keys}
+
+    def age(self, key: str, older: Kept | None) -> None:
+        """An object is missing, or as it was earlier, until it is calm."""
+        self.hide([key])
+        if older is not None:
+            self.objects[key] = self._older[key] = older
 
     def thaw_listings(self) -> None:
         """They are as of now again."""
@@ -144,13 +163,15 @@ class WorldStore(FakeStore):
     def calm(self) -> bool:
         """Nothing is wrong any more; whether nobody has taken a place that is not the right one."""
         is_fine = self.objects is self.right or self.objects.get(CLUSTER) is self._owner
+        if not self.is_calm:
+            self.troubled_at = trio.current_time()
         self.objects = self.right
         for key, kept in self._hidden.items():
-            self.right.setdefault(key, kept)
-        self._hidden = {}
+            if self.right.setdefault(key, kept) is self._older.get(key):
+                self.right[key] = kept
+        self._hidden, self._older = {}, {}
         self.heal()
         self.trouble, self.is_away = Trouble(), False
-        self.troubled_at = trio.current_time()
         return is_fine
 
     def delay(self) -> float:
@@ -161,6 +182,8 @@ class WorldStore(FakeStore):
         """A request has come; whether its answer will be lost."""
         self.now_ms = self._clock()
         trouble, chance = self.trouble, self._chance
+        if trouble.part not in key:
+            trouble = Trouble()
         if not self.is_calm:
             self.troubled_at = trio.current_time()
         if self.is_away or chance.random() < trouble.refused:
@@ -177,6 +200,7 @@ class WorldStore(FakeStore):
     def _keep(self, key: str, content: bytes) -> str:
         if key.endswith("/manifest"):
             there = self.objects.keys() | self.right.keys() | self._hidden.keys()
+            there |= self.lost
             self.unstored += sorted(read_manifest(key, content).sizes().keys() - there)
         if key == CLUSTER and (copy := json.loads(content.splitlines()[0])["catalog"]):
             named = "v1/catalog/{}.{}.{}".format(*copy)

@@ -89,6 +89,10 @@ def _leave(told: TierWitness) -> None:
     told.objects["v1/%2F/t~1/manifest"] = _object({"stream": "t", "epoch": 1, "deleted": True})
 
 
+def _keep(told: TierWitness) -> None:
+    told.deleted |= told.manifests.keys()
+
+
 def _lack(told: TierWitness) -> None:
     assert told.log is not None
     told.log.pop()
@@ -99,7 +103,7 @@ _BREAKS: tuple[Callable[[TierWitness], None], ...] = (
     _add("removed", _SEGMENT),
     _add("begun", CLUSTER),
     _add("changed", CLUSTER),
-    _add("taken", Taken(61, "p:1 was confirmed")),
+    _add("taken", Taken(62, "p:1 was confirmed")),
     _add("written", CLUSTER),
     _add("accepted", "publish"),
     _add("untold", "{}"),
@@ -111,6 +115,7 @@ _BREAKS: tuple[Callable[[TierWitness], None], ...] = (
     _lie,
     _cut,
     _leave,
+    _keep,
     _lack,
 )
 

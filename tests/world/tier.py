@@ -33,7 +33,8 @@ LIVES = "t"  # a stream that is deleted and made again
 _ALL_BYTES = "1000000000"
 _READER, _OLD = "reader", "old"
 _READER_URI, _OLD_URI = (f"rabbitmq-stream://guest:guest@{name}:5552/" for name in (_READER, _OLD))
-_FAILS = (0.1, 0.4)  # of requests
+_FAILS = (0.1, 0.4, 1)  # of requests
+_TROUBLED = ("", "", CLUSTER, "/catalog/", "/manifest", ".segment", ".tracking")  # parts of keys
 _LATE = (0.0, 0.01, 0.5, 5.0)
 _TROUBLES = (
     *(Trouble(refused=rate) for rate in _FAILS),
@@ -44,6 +45,8 @@ _TROUBLES = (
     Trouble(0.1, 0.1, 0.1, 0.1, _LATE),
 )
 _LASTS = (0.1, 1, 5, 40)  # seconds that something is wrong with the store
+_MOST_BRIEF = 5  # streams
+_SOON = 0.1  # seconds in which a server hears that somebody has gone
 _MISSING = (0.1, 1, 10)  # seconds: objects that are missing for half a minute are lost
 _OLD_LIVES = (1, 10, 80)  # seconds that an old server goes on
 _CACHES = (0, 3_000, 1 << 20)
@@ -75,7 +78,8 @@ class Tier:
             "tier_delete_delay_seconds": chance.choice((0, 0, 3)),
         }
         self._lines: dict[str, list[Line]] = {"": [], _READER: [], _OLD: []}
-        self._has_reader = chance.random() < 0.7
+        self._loses = chance.random() < 0.15  # objects: then nobody needs those but this server
+        self._has_reader = chance.random() < 0.7 and not self._loses
         self._replaced_at: float | None = None  # when another machine took over
         self._old_life = 0
         self._is_living = False
@@ -170,6 +174,7 @@ class Tier:
 
     def programs(self) -> dict[str, Program]:
         found: dict[str, Program] = {"lives": self._live, "upload": self._upload}
+        found["brief"] = self._be_brief
         found["read t"] = partial(self._read_lives, "read t", "")
         if self._messages is not None:
             both, group = has(kind=2, tone=1), partial(self._messages.follow, group=_GROUP)
@@ -201,13 +206,16 @@ class Tier:
             "store unmounted": self._unmount,
             "another store": self._mount_another,
             "objects missing": self._hide,
+            "old manifest": self._age,
             "old listings": self._freeze,
             "no cache": self._remove_cache,
             "tier settings": self._set,
             "selector": self._change_selector,
             "gc": self._collect,
         }
-        if not any(part.is_kept for part in self._world.parts):
+        if self._loses:
+            found["objects lost"] = self._lose_objects
+        elif not any(part.is_kept for part in self._world.parts):
             found |= {"wipe": self._wipe, "take over": self._take_over}
         if self._has_reader:
             found |= {"kill reader": self._kill_reader, "reader: no cache": self._remove_its_cache}
@@ -216,12 +224,19 @@ class Tier:
     async def finish(self) -> None:
         """The store answers, and no old server is left."""
         self._calm()
+        await self._wait_for_old()
         self._world.boxes[_OLD].end()
         if self._messages is not None:
             await self._world.repeat("register", self._register)
         while self._is_living:
             await trio.sleep(0.1)
         await self._world.repeat("the last life", self._live_on)
+
+    async def _wait_for_old(self) -> None:
+        """A server that was replaced goes on until it must know."""
+        old = self._world.boxes[_OLD]
+        while old.server is not None and (self._seconds_replaced() or 0) < FENCED_SECONDS + 5:
+            await trio.sleep(1)
 
     # -- a stream that is deleted and made again
 
@@ -249,6 +264,27 @@ class Tier:
             await world.attempt("lives", work)
             await trio.sleep(chance.choice((0.1, 1)))
         self._is_living = False
+
+    async def _be_brief(self) -> None:
+        """Streams that are deleted for good."""
+        world, chance, number = self._world, self._world.chance_of("brief"), 0
+
+        async def work(client: Client) -> None:
+            nonlocal number
+            while not world.is_ending and number < _MOST_BRIEF:
+                number += 1
+                name = f"brief {number}"
+                await client.create(name)
+                async with client.producer(name) as producer:
+                    await producer.send(Message(b"brief"))
+                    await producer.flush()
+                if chance.random() < 0.7:
+                    await client.tier_report("tier.upload", seconds="5", **{"stream.0": name})
+                await client.delete(name)
+                self.told.deleted.add(name)
+                await trio.sleep(chance.choice((1, 10)))
+
+        await world.repeat("brief", work)
 
     async def _begin_life(self, client: Client, arguments: dict[str, str]) -> None:
         """Make it; one that is there may be of an earlier life, and goes."""
@@ -382,7 +418,8 @@ class Tier:
             self.told.begun.append(CLUSTER)
 
     async def _trouble(self) -> None:
-        self.store.trouble = self._world.chance.choice(_TROUBLES)
+        chance = self._world.chance
+        self.store.trouble = chance.choice(_TROUBLES)._replace(part=chance.choice(_TROUBLED))
         self._for_a_while(self._world.chance.choice(_LASTS))
 
     async def _go_away(self) -> None:
@@ -419,6 +456,34 @@ class Tier:
             self.store.hide(sorted(keys))
             self._for_a_while(chance.choice(_MISSING))
 
+    async def _age(self) -> None:
+        """The manifest of a stream is missing, or an older one: not all of the store is there."""
+        store, chance, reader = self.store, self._world.chance, self._world.boxes[_READER]
+        if "restore" in self._world.box.settings or (self._has_reader and reader.server is None):
+            return
+        found = store.manifests().get(STREAM)
+        if found is None or not store.is_calm:
+            return
+        key = f"{found.folder}/manifest"
+        earlier = (one.get(key) for one in store.past)
+        older = [one for one in earlier if one is not None and one is not store.right[key]]
+        store.age(key, chance.choice([None, *older]))
+        self._for_a_while(chance.choice(_MISSING))
+
+    async def _lose_objects(self) -> None:
+        """The store loses objects of segments whose files are there, while the server is down."""
+        world, chance, store = self._world, self._world.chance, self.store
+        if store.objects is not store.right or not store.has_all_manifests:
+            return
+        world.end_process()
+        for name, manifest in store.manifests().items():
+            folder = world.box.machine.data / "streams" / "%2F" / name
+            local = {path.name.partition(".")[0] for path in folder.glob("*.segment")}
+            for key in sorted(manifest.sizes(".segment", ".index", ".filter")):
+                is_local = key.rpartition("/")[2].partition(".")[0] in local
+                if is_local and chance.random() < 0.5 and store.right.pop(key, None):
+                    store.lost.add(key)
+
     async def _freeze(self) -> None:
         if "restore" in self._world.box.settings:
             return  # it has to see what there is
@@ -428,15 +493,23 @@ class Tier:
     # -- what goes wrong with machines
 
     async def _wipe(self) -> None:
-        self._lose()
+        """The machine is lost, and perhaps the next one, before much is stored."""
+        chance = Random(self._world.chance.random())
+        for pause in chance.choices((0.1, 1, 3), k=chance.choice((1, 1, 2))):
+            self._lose()
+            await self._world.box.comes_up()
+            await trio.sleep(pause)
 
     def _lose(self) -> Path | None:
         """The machine is lost, if the store has anything of it; the folder that it had."""
         world, box = self._world, self._world.box
         offset = self.told.offset
         is_another = self.store.objects is not self.store.right and self.store.objects
-        if read_cluster(self.store.right) is None or is_another or not box.wipe():
+        if read_cluster(self.store.right) is None or is_another:
             return None
+        if not self.store.has_all_manifests or not box.wipe():
+            return None
+        self.told.deleted.clear()  # it may not have reached the store
         self.told.offset = offset
         box.settings["restore"] = True
         self.store.thaw_listings()
@@ -501,9 +574,22 @@ class Tier:
                     witness.elsewhere.append(seen_of(received))
 
         async with trio.open_nursery() as nursery:
+            ask = partial(self._ask_old, chance)
+            nursery.start_soon(partial(self._world.repeat, f"{who} asks", ask, uri=_OLD_URI))
             for name, one in ((who, work), (f"{who} reads", read)):
                 if self._messages is not None:
                     nursery.start_soon(partial(self._world.repeat, name, one, uri=_OLD_URI))
+
+    async def _ask_old(self, chance: Random, client: Client) -> None:
+        """What it says of the tier: once it is another server's, nothing else."""
+        states = [""]
+        while True:
+            status, *_ = await client.tier_report("tier.status")
+            if states[-1] != status["state"]:
+                states.append(status["state"])
+            if "fenced" in states[:-1]:
+                self.told.changed.append(f"what it says of the tier: {states}")
+            await trio.sleep(chance.choice((0.1, 1)))
 
     def _seconds_replaced(self) -> float | None:
         """For how long another server has had the tier, and the store could say so."""
@@ -531,11 +617,15 @@ class Tier:
         await self._world.attempt("set", lambda client: client.set_arguments(name, value))
 
     async def _change_selector(self) -> None:
-        """It is removed and registered again, if nobody uses it on that server."""
+        """It is removed and registered again, when nobody uses it on that server."""
+        pause = self._world.chance.choice((0, 0.5, 3))
 
         async def work(client: Client) -> None:
+            if using := self._world.scopes.get("group"):
+                using.cancel()
+                await trio.sleep(_SOON)
             await client.unregister_selector(STREAM, _GROUP)
-            await trio.sleep(self._world.chance.choice((0, 0.5)))
+            await trio.sleep(pause)
             await client.register_selector(STREAM, _GROUP, sql=SQL)
 
         await self._world.attempt("selector", work, retry_seconds=0)
@@ -559,6 +649,7 @@ class Tier:
         if self._has_reader and self._messages is not None:
             await self._within("the last look of a server that only reads", self._read_all)
         told.unstored, told.removed = self.store.unstored, self.store.removed
+        told.lost = self.store.lost
         told.objects = dict(self.store.objects)
         self._world.witness.faults += told.judge()
 

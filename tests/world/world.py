@@ -383,9 +383,9 @@ class World:
         }
 
     async def _kill(self) -> None:
-        self._end_process()
+        self.end_process()
 
-    def _end_process(self) -> None:
+    def end_process(self) -> None:
         if self.box.kill():
             self.witness.kill(trio.current_time())
 
@@ -434,7 +434,7 @@ class World:
         await trio.sleep(self.chance.choice((0.05, 1, 3)))
         self.box.machine.disarm()
         if self.box.machine.wrong and self.chance.random() < 0.4:
-            self.chance.choice((self._lose_power, self._end_process))()
+            self.chance.choice((self._lose_power, self.end_process))()
         self.box.machine.wrong = ""
 
     def _go_wrong(self, how: str) -> None:
@@ -474,7 +474,7 @@ class World:
 
     async def _kill_at(self) -> None:
         """At some operation on the disk."""
-        self._arm(self._end_process)
+        self._arm(self.end_process)
 
     async def _cut_power_at(self) -> None:
         self._arm(self._lose_power)
@@ -482,7 +482,7 @@ class World:
     async def _cut_power_twice(self) -> None:
         """Again when the server has just begun to put its files in order."""
         self._lose_power()
-        self._arm(self.chance.choice((self._lose_power, self._end_process)))
+        self._arm(self.chance.choice((self._lose_power, self.end_process)))
 
     def _arm(self, due: Callable[[], None]) -> None:
         """Any operation, one that brings something to the device, or one of a rare kind."""
