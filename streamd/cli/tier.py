@@ -169,8 +169,9 @@ def stream_text(one: StreamTier) -> str:
 def verify(stream: str, uri: str, *, as_json: bool) -> None:
     """Check all objects of STREAM in the store.
 
-    The server reads them from the store, which takes its time. Nothing is changed. The exit code is
-    1 when something is wrong with one of them.
+    The server reads them from the store, which takes its time: what the manifest names, and slots
+    of the write-ahead log that a start would read. Nothing is changed. The exit code is 1 when
+    something is wrong with one of them.
 
     \b
     Example:
@@ -199,8 +200,9 @@ def verify(stream: str, uri: str, *, as_json: bool) -> None:
 def gc(uri: str, *, dry_run: bool, as_json: bool) -> None:
     """Remove objects from the store that nothing refers to any more.
 
-    They are left by uploads that were cut off, and by deletions. The server removes them by itself
-    where it knows of them.
+    They are left by uploads that were cut off, by deletions, and by write-ahead logs of earlier
+    starts that were shortened while the store did not answer. The server removes them by itself
+    where it knows of them. Fences of write-ahead logs stay for good.
 
     \b
     Example:

@@ -167,7 +167,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An object that no manifest names: its key in the store, and its size."""
+    """An object that nothing names any more: its key in the store, and its size."""
 
     key: str
     size: int
@@ -175,7 +175,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """Objects that no manifest names, and that no upload is about to need.
+    """Objects that nothing names any more, and that no upload is about to need.
 
     Attributes:
         num_orphans: all of them.

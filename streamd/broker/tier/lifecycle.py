@@ -7,6 +7,7 @@ takes what is left for a stream.
 An object that no manifest names is an orphan if nobody is about to name it: it is of an earlier
 epoch than that of this server, or more than a day old, and not of an upload that is under way. The
 manifest is read after the objects were listed, so what was named in between is not taken for one.
+Of slots of write-ahead logs slots.py says which nobody needs.
 """
 
 from collections.abc import Callable, Collection
@@ -30,6 +31,7 @@ from segments.store.object_store import Listed, MissingError, ObjectStore
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.requests import ask
+from streamd.broker.tier.slots import check_slot, unneeded
 from streamd.net.turns import in_turns
 from streamd.operations.tier_reports import MOST_TOLD, Collected, Fault, Orphan, Verification
 
@@ -73,14 +75,26 @@ def _remove(store: ObjectStore, keys: list[str]) -> None:
 # -- verify
 
 
-async def verify(store: ObjectStore, key: StreamKey) -> Verification:
+async def verify(
+    store: ObjectStore,
+    key: StreamKey,
+    slots: Callable[[], Collection[str]],
+    *,
+    has_manifest: bool = True,
+) -> Verification:
     """Read all objects of a stream, and compare sizes and checksums.
+
+    Args:
+        store: the store.
+        key: of the stream.
+        slots: keys of slots that have something of it, and count.
+        has_manifest: else only slots have something of it so far.
 
     Raises:
         TierError: the store cannot be asked.
     """
     found = _Findings()
-    files = await ask(_files, store, key, found)
+    files = await ask(_files, store, key, found) if has_manifest else {}
     if files:
         sizes = await ask(_sizes, store, key)
         async for name, file in in_turns(files.items()):
@@ -90,6 +104,7 @@ async def verify(store: ObjectStore, key: StreamKey) -> Verification:
         async for name in in_turns(found.missing):
             if name in named:
                 found.add(name, "it is not there")
+    await _verify_slots(store, key, slots, found)
     return Verification(
         num_objects=found.num_objects,
         num_bytes=found.num_bytes,
@@ -159,6 +174,22 @@ async def _verify(
         found.add(key, "its checksum is wrong")
 
 
+async def _verify_slots(
+    store: ObjectStore, key: StreamKey, slots: Callable[[], Collection[str]], found: _Findings
+) -> None:
+    async for slot in in_turns(sorted(slots())):
+        try:
+            size = await ask(check_slot, store, slot, key)
+        except (MissingError, FormatError) as error:
+            if slot in slots():  # else it is not needed any more
+                found.num_objects += 1
+                missing = isinstance(error, MissingError)
+                found.add(slot, "it is not there" if missing else str(error))
+        else:
+            found.num_objects += 1
+            found.num_bytes += size
+
+
 def _named(store: ObjectStore, stream: StreamKey, found: _Findings) -> set[str]:
     """Keys of all objects that the manifest names now; that it is gone is a fault."""
     now = look_up(store, stream)
@@ -195,6 +226,7 @@ async def collect(
     """
     search = _Search(store, me, now_ms, known, is_dry)
     await ask(search.look_at_catalogs)
+    await ask(search.look_at_slots)
     for host in await ask(store.folders, VERSION):
         if host in NO_HOSTS:
             continue
@@ -244,6 +276,11 @@ class _Search:
             return
         named = manifest.keys() | {manifest_key}
         self._take([one for one in listed if one.key not in named and self._is_old(one)])
+
+    def look_at_slots(self) -> None:
+        """Find slots of write-ahead logs that nobody needs."""
+        marks = claims.check(self._store, self._me).cluster.wals
+        self._take(list(unneeded(self._store, marks, self._me.epoch)))
 
     def look_at_catalogs(self) -> None:
         """Find copies of the catalog that are not the newest."""

@@ -15,6 +15,7 @@ What a stream takes part with is TieredStream.
 import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
+from functools import partial
 
 import trio
 
@@ -380,11 +381,15 @@ class Tier:
             copy = await threads.in_thread(copy_of, self._disk, folder)
         except SegmentsError as error:
             raise Refused(Reason.NOT_AVAILABLE, str(error)) from error
-        if copy is None:
-            raise Refused(Reason.PRECONDITION_FAILED, f"{name} is not in the tier")
-        if not copy.revision:
-            raise Refused(Reason.PRECONDITION_FAILED, f"nothing of {name} is in the tier yet")
-        return await lifecycle.verify(self.ownership.store, copy.stream)
+        key = StreamKey(virtual_host, name, stream.life or "") if copy is None else copy.stream
+        slots = partial(self.confirms.slots_of, key)
+        has_manifest = copy is not None and copy.revision > 0
+        if not (has_manifest or slots()):
+            details = f"{name} is not in the tier"
+            if copy is not None:
+                details = f"nothing of {name} is in the tier yet"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
+        return await lifecycle.verify(self.ownership.store, key, slots, has_manifest=has_manifest)
 
     async def collect(self, *, dry_run: bool) -> Collected:
         """See TierReports."""

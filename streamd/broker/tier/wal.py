@@ -381,6 +381,10 @@ class StoreConfirms:
         """Slots that a start would read, as manifests may lack something of them; their bytes."""
         return len(self._slots), sum(slot.size for slot in self._slots)
 
+    def slots_of(self, key: StreamKey) -> set[str]:
+        """Keys of slots that a start would read, and that have something of a stream."""
+        return {slot_key(one.epoch, one.slot) for one in self._slots if key in one.ends}
+
     async def read(self) -> None:
         """Return when the logs of earlier starts are read.
 
