@@ -33,7 +33,7 @@ demo: $(VENV)/.demo ## publish real flights, read only the wanted chunks, then t
 	$(BIN)/streamd demo
 
 # With gofakes3 as the object store where `make stores` has built it, else with a folder.
-demo-tier: $(VENV)/.demo $(VENV)/.tier ## a stream ten times larger than its disk, a question over all of it, and a lost disk; a minute
+demo-tier: $(VENV)/.demo $(VENV)/.tier ## a stream ten times larger than its disk, a question over all of it, a lost disk, and a machine lost while somebody publishes; a minute
 	$(BIN)/python -m benchmarks.tier.demo
 
 test: $(VENV)/.test ## the whole test suite

@@ -47,6 +47,8 @@ def test_the_demo() -> None:
     assert first[3:5] == again[4:6] == second[3:5]
     assert again[-3] == "0", "what was fetched is in the cache"
     assert float(first[-2]) < float(every[-2])
+    words = " ".join(done.stdout.split())
+    assert "Of the confirmed messages 0 are missing; all 10,000 are there" in words
 
 
 @pytest.mark.slow
