@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.tier.bench import QUICK, Bench, Row, Size, cold_stream
+from benchmarks.tier.confirming import confirming
 from benchmarks.tier.machines import reading_elsewhere, restoring
 from benchmarks.tier.reading import choosing, first_messages, reading_all
 from benchmarks.tier.stores import KINDS, best_kind, is_there, started
@@ -31,6 +32,7 @@ def _reading(bench: Bench) -> Iterator[Row]:
 
 _PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "publishing": publishing,
+    "confirming": confirming,
     "uploading": uploading,
     "local": staying_small,
     "reading": _reading,
