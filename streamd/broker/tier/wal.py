@@ -307,11 +307,13 @@ class _Sent:
         return len(content)
 
     def _encode(self) -> bytes:
-        sections, parts = list(self.slot.sections), []
+        sections = list(self.slot.sections)
         for number, (_, taken) in enumerate(self.took):
-            part = b"".join(taken.parts)
-            parts.append(part)
-            sections[number] = replace(sections[number], crc=crc32(part))
+            crc = 0
+            for part in taken.parts:
+                crc = crc32(part, crc)
+            sections[number] = replace(sections[number], crc=crc)
+        parts = (part for _, taken in self.took for part in taken.parts)
         return encode_slot(replace(self.slot, sections=tuple(sections)), parts)
 
 
