@@ -170,7 +170,7 @@ class UserDirectory:
             digest = await threads.in_thread(hash_password, default_password.encode())
             user = UserRow(default_user, digest, (ADMINISTRATOR,))
             rights = PermissionRow(default_user, virtual_host, ".*", ".*", ".*")
-            async with self._catalog.turn() as turn:
+            async with self._catalog.turn(is_answered=False) as turn:
                 await turn.commit(lambda c: c.put_user(user), lambda c: c.put_permission(rights))
                 self._add(user)
                 self.add_permission(rights)
@@ -241,7 +241,7 @@ class UserDirectory:
         """Replace a hash that came from RabbitMQ, now that the password is known."""
         async with self._checks:
             digest = await threads.in_thread(hash_password, password)
-        async with self._catalog.turn() as turn:
+        async with self._catalog.turn(is_answered=False) as turn:
             if self._users.get(user.name) is not user:
                 return  # changed meanwhile
             stronger = user._replace(password_hash=digest)

@@ -167,7 +167,7 @@ class StreamLogs:
         log = await threads.in_thread(self._create_folder, row, stream)
         stream.life.waits_for_turn()
         try:
-            async with self._resources.catalog.turn() as turn:
+            async with self._resources.catalog.turn(is_answered=False) as turn:
                 if self._streams.get(row.name) is not stream:
                     raise Refused(Reason.NOT_FOUND, row.name)
                 await turn.commit(lambda catalog: catalog.put_files(self._virtual_host, row.name))

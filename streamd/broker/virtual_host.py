@@ -213,6 +213,19 @@ class VirtualHost:
             For each why it was refused, None for a stream that was created; see `create`.
         """
         outcomes: list[Refused | None] = []
+        try:
+            await self._create_wanted(wanted, check, outcomes)
+        except Refused as refused:
+            return [outcome or refused for outcome in outcomes]
+        return outcomes
+
+    async def _create_wanted(
+        self,
+        wanted: Iterable[tuple[Name, Iterable[tuple[str, str]]]],
+        check: Callable[[Name], None],
+        outcomes: list[Refused | None],
+    ) -> None:
+        """The same; raises Refused where none is created, or what was is not in the tier."""
         rows: dict[Name, StreamRow] = {}
         async with self._resources.catalog.turn() as turn:
             for name, arguments in wanted:
@@ -231,13 +244,9 @@ class VirtualHost:
                     rows[row.name] = row
                     outcomes.append(None)
             if rows:
-                try:
-                    await self._create(turn, list(rows.values()))
-                except Refused as refused:
-                    return [outcome or refused for outcome in outcomes]
-        for name in rows:
-            logger.info("created stream %s", name, extra=CHANGE)
-        return outcomes
+                await self._create(turn, list(rows.values()))
+                for name in rows:
+                    logger.info("created stream %s", name, extra=CHANGE)
 
     def _check_new(self, name: Name, declared: Arguments, beside: StreamRow | None) -> None:
         existing = self._streams.find_row(name) or beside
@@ -333,7 +342,8 @@ class VirtualHost:
         Raises:
             Refused: it does not exist, or the disk refused.
         """
-        async with self._resources.catalog.turn(self._streams.while_there(check)) as turn:
+        check = self._streams.while_there(check)
+        async with self._resources.catalog.turn(check, is_answered=False) as turn:
             if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
             await self._delete(turn, [name], answer)
@@ -355,7 +365,8 @@ class VirtualHost:
         Raises:
             Refused: it does not exist, may not be deleted, or the disk refused.
         """
-        async with self._resources.catalog.turn(self._streams.check_there) as turn:
+        check_there = self._streams.check_there
+        async with self._resources.catalog.turn(check_there, is_answered=False) as turn:
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
             check(names)
             await self._delete(turn, names, answer, name)

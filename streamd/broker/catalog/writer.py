@@ -11,12 +11,15 @@ its turn, not within: the catalog, the memory and the folders are as before the 
 it, even when the connection that asked is reset meanwhile. So a turn must not wait for anything
 that depends on a peer.
 
+Where the tier confirms (`answer_when`), whoever asked waits behind the turn until that has what was
+committed: then it is answered, and others have had their turns.
+
 The commit is the only step that waits for the device. Should it be worthwhile, changes that
 depend on nothing that the others change could have one turn and share a commit, a SAVEPOINT for
 each; `Turn.commit` would then return when the commit is made that holds the change.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -36,12 +39,20 @@ def permitted() -> None:
     """A `Check` for changes that nobody asks for: the server makes them."""
 
 
+_STORE_SECONDS = 20.0  # that an answer waits for the tier; clients wait 30 s
+
+
 class Turn:
-    """The turn of one change; see the module."""
+    """The turn of one change; see the module.
+
+    Attributes:
+        has_committed: something was.
+    """
 
     def __init__(
         self, catalog: Catalog, committed: Callable[[], None], *, is_read_only: bool = False
     ) -> None:
+        self.has_committed = False
         self._catalog = catalog
         self._committed = committed
         self._is_read_only = is_read_only
@@ -62,6 +73,7 @@ class Turn:
             await threads.in_thread(self._catalog.apply, *changes)
         except (CatalogError, StorageError) as error:
             raise Refused(Reason.INTERNAL_ERROR, str(error)) from error
+        self.has_committed = True
         self._committed()
 
 
@@ -77,24 +89,41 @@ class CatalogWriter:
         self._catalog = catalog
         self._is_read_only = is_read_only
         self._told: list[Callable[[], None]] = []
+        self._stored: Callable[[], Awaitable[None]] | None = None
         self._lock = trio.Lock()  # first come, first served
 
     @asynccontextmanager
-    async def turn(self, check: Check = permitted) -> AsyncIterator[Turn]:
+    async def turn(
+        self, check: Check = permitted, *, is_answered: bool = True
+    ) -> AsyncIterator[Turn]:
         """Wait for a turn; the change is made in this block, which cannot be cancelled.
 
         Args:
             check: called before the wait and again in the turn: the changes that came before
                 may have taken a right away.
+            is_answered: somebody is told of it; else it is over when it is made here.
 
         Raises:
-            Refused: by `check`.
+            Refused: by `check`; or it is made here, and the tier does not have it for long.
         """
         check()
+        turn = Turn(self._catalog, self._committed, is_read_only=self._is_read_only)
         async with self._lock:
             with trio.CancelScope(shield=True):
                 check()
-                yield Turn(self._catalog, self._committed, is_read_only=self._is_read_only)
+                yield turn
+        if turn.has_committed and is_answered and self._stored is not None:
+            with trio.move_on_after(_STORE_SECONDS) as waiting:
+                await self._stored()
+            if waiting.cancelled_caught:
+                details = (
+                    "it is done, and the tier does not have it: the machine would take it along"
+                )
+                raise Refused(Reason.NOT_AVAILABLE, details)
+
+    def answer_when(self, stored: Callable[[], Awaitable[None]]) -> None:
+        """From now on, changes are answered when `stored` has returned."""
+        self._stored = stored
 
     def tell(self, told: Callable[[], None]) -> None:
         """From now on, call `told` whenever something was committed."""

@@ -60,7 +60,8 @@ class CatalogCopies:
 
     Theory of operation. What is changed is noted (`changed`). A second later, so that many changes
     have one copy, the catalog is copied and stored under a name of its own; then the cluster object
-    names it, by compare-and-set. Between two copies there is a pause that grows with their size. As
+    names it, by compare-and-set. Between two copies there is a pause that grows with their size;
+    who waits for a copy (`stored`) waits for neither. As
     the object of the one before may be read by somebody, two are kept.
 
     A store that is away is asked again for ever. Once another server has the tier, nothing is
@@ -96,6 +97,7 @@ class CatalogCopies:
         self._held: Held | None = None
         self._num_changes, self._num_stored = 1, 0
         self._stored = trio.lowlevel.ParkingLot()
+        self._hurry = Wakeup()
 
     def changed(self) -> None:
         """Something was committed to the catalog."""
@@ -107,16 +109,22 @@ class CatalogCopies:
         """Return when the store has what was committed before, however long it is away."""
         wanted = self._num_changes
         while self._num_stored < wanted:
+            self._hurry.set()
             await self._stored.park()
 
     async def run(self) -> None:
         """Copy what changes, until cancelled, or fenced; the tier is claimed."""
         while not self.is_fenced:
             await self._work.wait()
-            await trio.sleep(_DEBOUNCE_SECONDS)
+            await self._pause(_DEBOUNCE_SECONDS)
             await self._copy()
             size = 0 if self._last is None else self._last.size
-            await trio.sleep(min(size / _BYTES_PER_SECOND, _LONGEST_PAUSE_SECONDS))
+            await self._pause(min(size / _BYTES_PER_SECOND, _LONGEST_PAUSE_SECONDS))
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless somebody waits for a copy."""
+        with trio.move_on_after(seconds):
+            await self._hurry.wait()
 
     async def _copy(self) -> None:
         """Copy it once, however long the store is away."""

@@ -46,6 +46,7 @@ from streamd.broker.traffic import Traffic
 from streamd.config import Config
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.operations.arguments import STORE
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.tier_reports import (
@@ -108,6 +109,7 @@ class Tier:
             config.data, disk, ownership, self.uploader, self._streams, now_ms, delay_ms
         )
         self.lost_copies = LostCopies(config.data, disk, ownership)
+        self._confirms_all = config.confirm == STORE
         interval = config.confirm_interval_ms / 1_000
         self.confirms = StoreConfirms(
             config.data, ownership, self._find, interval, traffic.slot_seconds
@@ -132,6 +134,8 @@ class Tier:
             StorageError: the system refused.
         """
         await self.removals.forget_stale()
+        if self._confirms_all:
+            self._catalog.answer_when(self._catalog_stored)
         start = self._supervisor.start
         start("taking the tier", self.ownership.run)
         start("uploading to the tier", self.uploader.run)
@@ -223,6 +227,12 @@ class Tier:
         self._catalog.tell(copies.changed)
         await copies.run()
 
+    async def _catalog_stored(self) -> None:
+        """Return when the store has what is committed to the catalog now."""
+        await self._has_copies.wait()
+        if self._copies is not None:
+            await self._copies.stored()
+
     # -- ages
 
     async def _sweep(self) -> None:
@@ -272,9 +282,7 @@ class Tier:
                 waiting.callback(self._waits.discard, wait)
                 for request in requests:
                     await request.ended()
-                await self._has_copies.wait()
-                if self._copies is not None:
-                    await self._copies.stored()
+                await self._catalog_stored()
                 await self.removals.carried_out(deletions)
                 await self.ownership.confirmed()
         self._check_able()

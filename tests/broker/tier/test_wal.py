@@ -481,6 +481,47 @@ async def test_a_fence_is_never_deleted(tmp_path: Path) -> None:
         assert (slot.epoch, slot.slot) == (1, 1)
 
 
+# -- what is declared
+
+
+async def test_what_was_declared_is_there_when_that_was_answered(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store, confirm="store") as server:
+        peer = await server.peer()
+        for number in range(3):
+            await peer.create(f"s{number}")
+            lost = _copy(store)
+            async with tiered(tmp_path / f"{number}", lost, restore=True) as new:
+                assert new.host.names() == [f"s{known}" for known in range(number + 1)]
+
+
+async def test_many_changes_have_few_copies(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store, confirm="store") as server:
+        await passes(5)
+        with late_answers(store):
+            store.seconds = lambda _call: 0.05
+            before = store.count(name="put")
+            async with trio.open_nursery() as nursery:
+                for number in range(50):
+                    nursery.start_soon((await server.peer()).create, f"s{number}")
+        assert store.count(name="put") - before < 10
+
+
+async def test_what_the_tier_does_not_get_is_said(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store, confirm="store") as server:
+        await passes(5)
+        store.fail(times=-1)
+        peer = await server.peer()
+        assert await peer.code(c.Create, "s", ()) != OK
+        assert server.host.names() == ["s"]
+        store.heal()
+        await passes(60)
+        async with tiered(tmp_path / "new", _copy(store), restore=True) as new:
+            assert new.host.names() == ["s"]
+
+
 # -- changes
 
 
