@@ -22,6 +22,7 @@ CONTAINED = {
     "streamd/broker/streams/log_keeper.py": "in a supervised task",
     "streamd/broker/tier/patience.py": "what asks, at the start, waits for all of it",
     "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
+    "streamd/broker/tier/wal.py": "in a supervised task, which begins with what it has left",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
     "streamd/connections/doorway.py": "within the guarded task that serves a door",
     "streamd/engine/stream_views.py": "within what a door or a connection asks for",
