@@ -6,11 +6,13 @@ What can go wrong with a tier is tried at virtual time, in `tests/world`. Here t
 processes, their ends, the disk, and a folder as the store. A publisher with a name numbers its
 messages, a consumer that keeps its offset reads them. Every third time the machine is lost: a new
 one is restored from the store, and the old one is started again from its folder. With `--confirm
-store` nothing that was confirmed, read or stored as an offset may be lost with it.
+store` nothing that was confirmed, or read, may be lost with it; rstream publishes, too, then.
 """
 
 import argparse
 import logging
+import subprocess
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -37,6 +39,37 @@ _LOSSES = 3  # of so many kills one is the loss of the machine
 _PATIENCE = 60
 
 
+class RstreamPublisher:
+    """RabbitMQ's client publishes numbers to a stream of its own, with a name, until it is killed.
+
+    Attributes:
+        num_confirmed: messages that were confirmed to it, from the first one on.
+    """
+
+    def __init__(self) -> None:
+        self.num_confirmed = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, port: int) -> None:
+        """Begin behind what was confirmed; what was sent before is sent again."""
+        arguments = [str(port), "r", str(self.num_confirmed)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.rstream_publisher", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def kill(self) -> None:
+        """End it; what it was told counts."""
+        process, self._process = self._process, None
+        assert process is not None, "it was started"
+        process.kill()
+        told = [line.split() for line in process.communicate()[0].splitlines()]
+        confirmed = (int(number) + 1 for word, number in told if word == "confirmed")
+        self.num_confirmed = max([self.num_confirmed, *confirmed])
+
+
 class Run:
     """Machines, one after the other, with one tier.
 
@@ -59,6 +92,7 @@ class Run:
         self._options += ("--tier-delete-delay-seconds", "0", "--flush", "interval")
         self._options += ("--confirm", confirm, "--confirm-interval-ms", "50")
         self._keeps_all = confirm == "store"
+        self._rstream = RstreamPublisher()
         self.server = self._new_machine()
 
     def _new_machine(self) -> ServerProcess:
@@ -87,9 +121,13 @@ class Run:
         async with trio.open_nursery() as nursery:
             for work in (self._publish, self._follow):
                 nursery.start_soon(self._until_killed, work)
+            if self._keeps_all:
+                self._rstream.start(self.server.port)
             await trio.sleep(self._chance.uniform(0.3, 2.5))
             self.server.kill()
             nursery.cancel_scope.cancel()
+        if self._keeps_all:
+            self._rstream.kill()
 
     async def _until_killed(self, work: Callable[[Client], Awaitable[None]]) -> None:
         try:
@@ -127,6 +165,10 @@ class Run:
         """All that was confirmed is there, once, in order; what was read is where it was."""
         with trio.fail_after(_PATIENCE):
             offsets, numbers = await self._read()
+            if self._rstream.num_confirmed:
+                sent = await self._read_rstream()
+                assert sent == list(range(len(sent))), "rstream's are missing, or doubled"
+                assert len(sent) >= self._rstream.num_confirmed, "what rstream was told is lost"
         assert numbers == list(range(1, len(numbers) + 1)), "numbers are missing, or doubled"
         assert len(numbers) >= self.confirmed, f"{self.confirmed} was confirmed, and is lost"
         lost = [at for at, after in pairwise(offsets) if num_lost(at + 1, after)]
@@ -144,6 +186,15 @@ class Run:
                 numbers.append(self._take(message.offset, bytes(message.body)))
                 offsets.append(message.offset)
         return offsets, numbers
+
+    async def _read_rstream(self) -> list[int]:
+        async with (
+            connect(self.server.uri) as client,
+            client.consumer("r", offset="first", until_end=True) as messages,
+        ):
+            numbers = [int(bytes(message.body)) async for message in messages]
+        self.num_compared += len(numbers)
+        return numbers
 
     # -- machines
 

@@ -23,10 +23,11 @@ def test_what_was_confirmed_survives_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_server_with_a_tier_and_a_machine_that_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("confirm", ["local", "store"])
+def test_a_server_with_a_tier_and_a_machine_that_is_lost(tmp_path: Path, confirm: str) -> None:
     logging.disable(logging.CRITICAL)
     try:
-        summary = tier_kills.kill_many(tmp_path, kills=3)
+        summary = tier_kills.kill_many(tmp_path, kills=3, confirm=confirm)
     finally:
         logging.disable(logging.NOTSET)
     assert "1 of a machine" in summary
