@@ -112,7 +112,12 @@ class Tier:
         self._confirms_all = config.confirm == STORE
         interval = config.confirm_interval_ms / 1_000
         self.confirms = StoreConfirms(
-            config.data, ownership, self._find, interval, traffic.slot_seconds
+            config.data,
+            ownership,
+            self._find,
+            interval,
+            traffic.slot_seconds,
+            may_move=config.tier.startswith("file:"),
         )
         self._parts = TierParts(
             ownership,

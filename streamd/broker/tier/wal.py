@@ -285,6 +285,11 @@ class _Sent:
     content: bytes | None = None
     is_stored: bool = False
 
+    @property
+    def key(self) -> str:
+        """Of the object."""
+        return slot_key(self.slot.epoch, self.slot.slot)
+
     def store(self, store: ObjectStore) -> int:
         """Store it; in a thread, as often as it takes. Gives the size of the object.
 
@@ -294,7 +299,7 @@ class _Sent:
         """
         if self.content is None:
             self.content = self._encode()
-        key, content = slot_key(self.slot.epoch, self.slot.slot), self.content
+        key, content = self.key, self.content
         try:
             store.create(key, content)
         except TierError as error:
@@ -327,8 +332,10 @@ class StoreConfirms:
     Args:
         data: the data folder.
         ownership: gives the store, and knows whose it is.
-        streams: what the tier knows of each, by virtual host and name.
+        find: gives what the tier knows of a stream, by virtual host and name.
         interval: seconds between the beginnings of two slots.
+        may_move: what is at the store's address may be another one for a while, as with a file
+            system that is not mounted: each slot is looked for when it was written.
         slot_seconds: see ConfirmWatch.
 
     Attributes:
@@ -342,9 +349,12 @@ class StoreConfirms:
         find: Callable[[str, str], "Uploads | None"],
         interval: float,
         slot_seconds: Histogram,
+        *,
+        may_move: bool = False,
     ) -> None:
         self.watch = ConfirmWatch(slot_seconds)
         self._data, self._ownership, self._find, self._interval = data, ownership, find, interval
+        self._may_move = may_move
         self._tails: Tails | None = None
         self._streams: dict[StreamKey, WalStream] = {}
         self._queue: dict[WalStream, None] = {}
@@ -572,6 +582,8 @@ class StoreConfirms:
         while not (sent.is_stored or self._is_over):
             try:
                 size = await ask(sent.store, self._ownership.store)
+                if self._may_move:
+                    await self._ownership.check_stored({sent.key: size})
             except _OverError:
                 await self._ownership.check_ownership()
                 self._end()

@@ -141,6 +141,28 @@ async def test_an_answer_that_is_lost_is_found_out(tmp_path: Path, *, after: boo
         assert len(_slots(store)) == 4
 
 
+async def test_a_slot_that_went_elsewhere_confirms_nothing(tmp_path: Path) -> None:
+    """A file system was not mounted for a moment: the slot is on the disk below it."""
+    store, below = FakeStore(), FakeStore()
+    async with tiered(tmp_path, store, tier="file:///mnt/tier") as server:
+        peer = await _publisher(server)
+        await peer.store([b"1"])
+        right = store.objects
+
+        def unmount(call: Call) -> None:
+            if call.name == "create" and WAL_FOLDER in call.key and below.objects == {}:
+                store.objects = below.objects
+
+        def mount(call: Call) -> None:
+            if call.name == "create" and store.objects is below.objects:
+                store.objects = right
+
+        store.before, store.after = unmount, mount
+        await peer.store([b"2"], 2)
+        assert len(below.objects) == 1
+        assert len(_slots(store)) == 2
+
+
 async def test_no_request_is_made_when_nothing_waits(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
