@@ -24,14 +24,15 @@ class EncodedChunk(NamedTuple):
     Attributes:
         parts: the bytes in file order.
         size: how many those are.
-        keys: its filter values as trailers have them, an empty one for messages without.
+        keys: its filter values as trailers have them, an empty one for messages without; None
+            where they are not known.
         sequences: highest publishing id by publisher reference.
     """
 
     header: ChunkHeader
     parts: tuple[bytes, bytes, bytes]
     size: int
-    keys: Collection[bytes]
+    keys: Collection[bytes] | None
     sequences: Mapping[bytes, int]
 
 

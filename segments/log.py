@@ -8,7 +8,7 @@ take away. Time comes from the caller.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,8 +16,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from segments.chunk import ChunkBuilder, EncodedChunk
+from segments.chunk_search import chunk_holding
 from segments.disk import Disk, Lock, OsDisk
-from segments.errors import StorageError, UndecidedError, UnreadableError
+from segments.errors import SegmentsError, StorageError, UndecidedError, UnreadableError
 from segments.filter_demand import FilterDemand
 from segments.flush import MOST_SEALED, Flush, Flushing
 from segments.gaps import OFFSET_GAP, Gap
@@ -33,12 +34,20 @@ from segments.policy import (
 )
 from segments.recovery import recovery
 from segments.recovery.steps import Plan
-from segments.recovery.tail import Tail, append_tail
+from segments.recovery.tail import Tail, TailChunk, append_tail
 from segments.retention import Removal, expired
-from segments.segment import MAX_GROUP, Appended, KeyState, Segment, SegmentWriter
+from segments.segment import (
+    MAX_GROUP,
+    Appended,
+    KeyState,
+    Segment,
+    SegmentWriter,
+    walk_headers,
+)
 from segments.segment_list import SegmentList
 from segments.store.cache import TierCache
 from segments.store.manifest import Manifest
+from segments.stored_chunk import encoded
 from segments.stored_part import StoredPart
 from segments.tracking import Tracking
 from segments.tracking_replay import restore_tracking
@@ -408,14 +417,29 @@ class Log:
             self.indexes.request(sealed)  # from memory to a file
         self.outlive(self._now_ms)
 
-    def _roll(self) -> None:
-        """Seal the newest segment and start the next."""
+    def _roll(self, offset: int | None = None) -> None:
+        """Seal the newest segment and start the next, where it ends or behind a gap."""
         self._writer.seal()
-        writer = SegmentWriter.create(self._disk, self.folder, self.next_offset)
+        offset = self.next_offset if offset is None else offset
+        writer = SegmentWriter.create(self._disk, self.folder, offset)
         self.flushing.rolled(self._writer, writer)
-        self._rolled = self.written._replace(messages=self._rolled.messages)  # by offsets
-        self._writer.close()
-        self._writer = writer
+        self._write_to(writer)
+
+    def _write_to(self, writer: SegmentWriter) -> None:
+        """Append to another segment from now on."""
+        written, before = self.written, self._writer
+        self._writer, self.next_offset = writer, writer.next_offset
+        self._count_from(written)
+        before.close()
+
+    def _count_from(self, written: Written) -> None:
+        """So much has been appended until now."""
+        writer = self._writer
+        self._rolled = Written(
+            written.messages - writer.next_offset,
+            written.chunks - writer.num_chunks + writer.start_chunks,
+            written.size - writer.size + writer.start_size,
+        )
 
     def outlive(self, now_ms: int) -> bool:
         """Let the log begin where the policy allows, which it also does when a segment is sealed.
@@ -464,12 +488,12 @@ class Log:
     def follow(self, manifest: Manifest, tracking: Tracking) -> list[Segment]:
         """Show readers what a store has of a log that somebody else writes.
 
-        Nothing is ever appended to it here: its newest segment is empty, and begins behind what is
-        stored. Readers of what is not stored any more go on where the log begins.
+        Its newest segments begin behind what is stored, and have what `follow_tail` has brought of
+        that. Readers of what is not stored any more go on where the log begins.
 
         Args:
             manifest: what the store has; not before what it had.
-            tracking: of publishers and consumers.
+            tracking: of publishers and consumers, as of the manifest.
 
         Returns:
             Segments that are not part of it any more, whose files may be removed.
@@ -477,26 +501,87 @@ class Log:
         Raises:
             StorageError: the system refused; it is as it was.
         """
-        if manifest.next_offset > self._writer.segment.base_offset:
-            self._begin_at(manifest.next_offset)
-        gone = self.stored.follow(manifest, self._writer.segment)
+        tail, gone = self._cut_tail(manifest.next_offset)
+        for segment in gone:
+            with suppress(StorageError):  # they are in the way when the log is opened the next time
+                segment.remove()
+        gone = self.stored.follow(manifest, tail)
+        tracking.take_sequences(self.journal.tracking, manifest.next_offset)
         self.journal.tracking = tracking
         self.life = manifest.stream.creation
-        self.committed_offset = manifest.next_offset
+        self.committed_offset = self.next_offset
         return gone
 
-    def _begin_at(self, offset: int) -> None:
-        """Let the newest segment, which is empty, begin at a later offset."""
-        old, new = self._writer, SegmentWriter.create(self._disk, self.folder, offset)
-        self.flushing.replaced(new)
-        self._rolled = self._rolled._replace(
-            messages=self._rolled.messages - (new.next_offset - old.next_offset)
-        )
-        self._writer = self.indexes.writer = new
-        self.next_offset = offset
-        old.close()
-        with suppress(StorageError):  # they are in the way when the log is opened the next time
-            old.segment.remove()
+    def _cut_tail(self, offset: int) -> tuple[list[Segment], list[Segment]]:
+        """Let what no store has begin at an offset: the segments of that, and those that go."""
+        tail = self.segments.local
+        stays = [segment for segment in tail if segment.base_offset >= offset]
+        goes = tail[: len(tail) - len(stays)]
+        if goes and (goes[-1].next_offset > offset or not stays):
+            rest = self._rest_of(goes[-1], offset)
+            if stays:
+                rest.close()
+            else:
+                self._replace_newest(rest)
+            stays.insert(0, rest.segment)
+        self.flushing.without(goes, stays[0])
+        return stays, goes
+
+    def _replace_newest(self, writer: SegmentWriter) -> None:
+        self.flushing.replaced(writer)
+        self.indexes.writer = writer
+        self._write_to(writer)
+
+    def _rest_of(self, segment: Segment, offset: int) -> SegmentWriter:
+        """A new segment with the chunks of another one from an offset on."""
+        writer = SegmentWriter.create(self._disk, self.folder, offset)
+        file = segment.acquire()
+        try:
+            start = chunk_holding(segment, offset) if offset < segment.next_offset else None
+            for position, header in walk_headers(segment, file, start) if start else ():
+                if header.chunk_id == writer.next_offset:
+                    raw = file.read(header.total_size, position)
+                    writer.commit(writer.append([encoded(header, raw)]))
+        except SegmentsError:
+            writer.close()
+            writer.segment.remove()
+            raise
+        finally:
+            segment.release()
+        return writer
+
+    def follow_tail(self, chunks: Iterable[TailChunk], life: str) -> None:
+        """Show readers chunks that a store has behind the manifest of a log that somebody writes.
+
+        Args:
+            chunks: that follow the log; those that it has are left out.
+            life: of the stream.
+
+        Raises:
+            FormatError: a chunk cannot be used.
+            StorageError: the system refused.
+        """
+        written, self.life = self.written, life
+        for chunk in chunks:
+            offset = chunk.header.chunk_id
+            if offset < self.next_offset:
+                continue
+            if offset > self.next_offset:
+                self._go_on_at(offset)
+            self._commit(self._writer.append([encoded(chunk.header, chunk.raw)]))
+            self.next_offset = self._writer.next_offset
+        self._count_from(written)
+
+    def _go_on_at(self, offset: int) -> None:
+        """Behind the end there is a gap."""
+        if self._writer.num_chunks:
+            self._roll(offset)
+            return
+        before = self._writer.segment
+        writer = SegmentWriter.create(self._disk, self.folder, offset)
+        self._replace_newest(writer)
+        self.segments.exchange((), (), [*self.segments.local[:-1], writer.segment])
+        before.remove()
 
     def seal(self) -> bool:
         """Seal the newest segment, unless it is empty; readers see the new one at once.

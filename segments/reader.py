@@ -246,7 +246,7 @@ class Reader:
         if self.next_offset < self._log.segments.begins_at:
             return  # the next `read` finds the way
         for _ in range(_CATCH_UP_STEPS):
-            if matcher is None or self.at_end or not self._enter_segment():
+            if matcher is None or self.at_end or not self._may_enter_segment():
                 break
             if not self._skip_by_index(matcher):
                 break
@@ -348,10 +348,20 @@ class Reader:
             following = self._log.segments.holding(max(self.next_offset, self._segment.next_offset))
             if following is self._segment:
                 return False
+            if following.base_offset < self.next_offset:  # has what it has read, see `Log.follow`
+                self._go_to(self._log.segments.find(at_offset(self.next_offset)))
+                continue
             following, file = self._acquire(following)
             self._segment.release()
             self._enter(following, file)
         return True
+
+    def _may_enter_segment(self) -> bool:
+        """The same; False also where `read` has to have something fetched before."""
+        try:
+            return self._enter_segment()
+        except ColdError:
+            return False
 
     def _acquire(self, segment: Segment) -> tuple[Segment, File]:
         """A segment to be read, or the one after it when its file has been removed."""
@@ -384,7 +394,7 @@ class Reader:
         """
         if self._window.pins or self.next_offset < self._log.segments.begins_at:
             self._prepare()
-        if self.at_end or not self._enter_segment() or self._is_unusual():
+        if self.at_end or not self._may_enter_segment() or self._is_unusual():
             return None
         start = self._position
         run = RowRun(self._file, self._segment.size, screen, max_bytes, max_units)

@@ -172,6 +172,8 @@ class SegmentList:
     def add(self, segment: Segment) -> None:
         """The newest one is sealed, and this one grows."""
         sealed = self.shown[-1]
+        if segment.base_offset > sealed.next_offset:
+            self.gaps = self.gaps.and_more(_between([sealed, segment]))
         sealed.newest = None
         segment.report_damage_to(self._damage_found)
         self.shown.append(segment)
@@ -210,36 +212,38 @@ class SegmentList:
         return dropped
 
     def exchange(
-        self, bases: Collection[int], new: Collection[Segment], newest: Segment
+        self, bases: Collection[int], new: Collection[Segment], tail: Sequence[Segment]
     ) -> list[Segment]:
-        """Put other sealed segments in; readers of one that goes go on where the log begins.
+        """Put other cold segments in; readers of one that goes go on where the log begins.
 
         Args:
             bases: base offsets of those that go.
             new: those that come.
-            newest: the last one from now on, which is empty.
+            tail: the last ones from now on, in place of those that are on this disk.
 
         Returns:
-            Those that have gone.
+            Cold ones that have gone.
         """
-        segments = self.shown[:-1]
+        before = self.local
+        segments = self.shown[: -len(before)]
         at = bisect_right(segments, max(bases, default=-1), key=_base_offset)
         gone = [one for one in segments[:at] if one.base_offset in bases]
         segments[:at] = [one for one in segments[:at] if one.base_offset not in bases]
-        newest.report_damage_to(self._damage_found)
-        for segment in new:
+        for segment in (*new, *tail):
             segment.report_damage_to(self._damage_found)
+        for segment in new:
             insort(segments, segment, key=_base_offset)
-        for base in {*bases, *map(_base_offset, new)}:  # where others meet than before
+        segments += tail
+        for base in {*bases, *map(_base_offset, (*new, tail[0]))}:  # where others meet than before
             at = bisect_left(segments, base, key=_base_offset)
             near = segments[max(0, at - 1) : at + 2]
             for segment, following in pairwise(near):
                 segment.reaches_to(following.base_offset)
             self.gaps = self.gaps.and_more(_between(near))
-        self.shown = [*segments, newest]
+        self.shown = segments
         self._num_cold = self._num_stored = 0
-        self._count(gone, -1)
-        self._count(new)
+        self._count([*gone, *before[:-1]], -1)
+        self._count([*new, *tail[:-1]])
         _release(gone)
         if gone:
             self.begins_at = self.first_offset

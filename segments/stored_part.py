@@ -1,5 +1,8 @@
 """What a store has of a log, and which of its segments are read from there."""
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 from segments.disk import Disk
 from segments.segment import Segment
 from segments.segment_list import SegmentList
@@ -7,16 +10,30 @@ from segments.store.cache import TierCache
 from segments.store.manifest import Manifest, StoredSegment, changed_segments
 
 
+class Marks(NamedTuple):
+    """Which chunks of a log have tokens of standing selectors.
+
+    Attributes:
+        tokens: see Manifest.marked.
+        next_offset: of chunks before this offset.
+    """
+
+    tokens: Mapping[str, int]
+    next_offset: int
+
+
 class StoredPart:
     """What a store has of a log.
 
     Attributes:
+        marks: that are known of the chunks that a store has; None where it has none.
         manifest: what the store has, as the copy in the log's folder says; None for nothing.
     """
 
     def __init__(self, segments: SegmentList, cache: TierCache, disk: Disk, folder: str) -> None:
         self.cache = cache
         self.manifest: Manifest | None = None
+        self.marks: Marks | None = None
         self._segments = segments
         self._disk, self._folder = disk, folder
 
@@ -24,6 +41,7 @@ class StoredPart:
         """The store has what a manifest says, and the copy of it is on the device."""
         removed, added = self._changes(manifest)
         self.manifest = manifest
+        self.note_marks(Marks(manifest.marked, manifest.next_offset))
         for one in removed:
             segment = self._segments.at(one.base_offset)
             if segment is not None and segment.cold is None:
@@ -38,12 +56,17 @@ class StoredPart:
             elif self._segments.is_sealed(segment) and segment.is_as_stored(one):
                 segment.stored = one
 
-    def follow(self, manifest: Manifest, newest: Segment) -> list[Segment]:
-        """Show readers what the store has, and an empty segment behind it; see `Log.follow`."""
+    def note_marks(self, marks: Marks) -> None:
+        """A store has these; what is known of later chunks stays."""
+        if self.marks is None or marks.next_offset >= self.marks.next_offset:
+            self.marks = marks
+
+    def follow(self, manifest: Manifest, tail: Sequence[Segment]) -> list[Segment]:
+        """Show readers what the store has, and segments behind it; see `Log.follow`."""
         removed, added = self._changes(manifest)
         disk, folder = self._disk, self._folder
         new = [Segment.of_store(disk, folder, manifest.stream, one, self.cache) for one in added]
-        gone = self._segments.exchange({one.base_offset for one in removed}, new, newest)
+        gone = self._segments.exchange({one.base_offset for one in removed}, new, tail)
         self.manifest = manifest
         used = {segment.base_offset for segment in new}
         return [one for one in gone if one.base_offset not in used]

@@ -61,6 +61,12 @@ class Tracking:
                 del self.ahead[reference]
         _trim(self._sequences, MAX_SEQUENCES)
 
+    def take_sequences(self, other: "Tracking", offset: int) -> None:
+        """Note sequences that are known elsewhere, of chunks from an offset on."""
+        for block in other.snapshot_blocks():
+            if block.chunk_id is not None and block.chunk_id >= offset:
+                self.set_sequences(block.chunk_id, [(block.id, block.value)])
+
     def offset(self, reference: bytes) -> int | None:
         """The offset a consumer stored, None when it stored none."""
         return self._offsets.get(reference)

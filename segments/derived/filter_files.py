@@ -12,21 +12,18 @@ from collections.abc import Callable
 from segments import codec
 from segments.atomic_write import replace_file
 from segments.checksum import crc32
-from segments.chunk_check import header_is_sound
 from segments.chunk_search import mend_index
-from segments.disk import File
 from segments.errors import FormatError, SegmentsError, StorageError
 from segments.filter_index import (
-    UNFILTERED,
     FilterFile,
     FilterIndex,
     Index,
     Shape,
     content_crc,
 )
-from segments.format_constants import FILTER_VALUE, MMH3_SCHEME, USER
 from segments.segment import FILTER_SUFFIX, Segment, walk_headers
 from segments.store.cache import ColdError
+from segments.stored_chunk import keys_in
 
 
 def _go_on() -> None:
@@ -58,28 +55,12 @@ def scan(
             if position >= size:
                 break
             check_running()
-            index.add(position, header.chunk_id, _keys(file, position, header))
+            index.add(position, header.chunk_id, keys_in(file, position, header))
         if mends:
             mend_index(segment, file)
     finally:
         file.close()
     return index
-
-
-def _keys(file: File, position: int, header: codec.ChunkHeader) -> list[bytes] | None:
-    if header.chunk_type != USER or header.filter_scheme != MMH3_SCHEME:
-        return None
-    trailer_position = position + header.data_start + header.data_size
-    try:
-        raw = file.read(codec.CHUNK_HEADER_SIZE, position)
-        if not header_is_sound(file, position, header, raw):
-            return None
-        if not header.filter_size:
-            return [UNFILTERED]
-        blocks = codec.decode_blocks(file.read(header.trailer_size, trailer_position))
-    except FormatError:
-        return None
-    return [block.id for block in blocks if block.kind == FILTER_VALUE] or None
 
 
 def shape_of(segment: Segment) -> Shape:

@@ -17,7 +17,7 @@ the other; the line has the CRC-32 of each section.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from msgspec import Meta
@@ -60,6 +60,7 @@ class Section:
         arguments, settings: with which the stream was declared, and which were changed since.
         offsets: hexadecimal reference of each consumer that has stored another one; None for one
             that was forgotten.
+        marked: see Manifest, of the chunks up to these.
         is_deleted: the stream was deleted.
     """
 
@@ -73,6 +74,7 @@ class Section:
     arguments: fields.Plain
     settings: fields.Plain
     offsets: dict[_Hex, fields.Number | None]
+    marked: dict[fields.Text, fields.Number] = field(default_factory=dict)
     is_deleted: bool = False
 
     @property

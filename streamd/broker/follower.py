@@ -7,6 +7,8 @@ Theory of operation. What the store has is looked at again and again, and never 
     folders of streams    every LIST_SECONDS, and with each copy of the catalog: new streams
     manifests             every POLL_SECONDS those of streams whose logs are open, and those that
                           have changed; the others more and more seldom, up to IDLE_SECONDS
+    write-ahead logs      while the cluster object names some, the next slot every SLOT_SECONDS or,
+                          when there was none for a minute, every POLL_SECONDS; and those behind it
 
 A stream is there when the catalog has it, or a manifest that is not deleted. It is another one when
 its creation id is another. Users and permissions are those of the catalog.
@@ -16,18 +18,25 @@ of the manifest, and the journal of publishers and consumers (`prepare`). While 
 told of each manifest that is newer (`Log.follow`), and consumers at its end are woken. A log that
 is opened while a newer manifest arrives is told with the next look.
 
+What slots have of a stream is kept (tier/wal_following.py), and shown behind what its manifest has:
+a log is opened with it, and an open one gets it when a slot was read. When a manifest names it, it
+is shown from there: what is in no manifest is then behind that (`Log.follow`). Where something is
+missing before it, as slots have gone, it waits for the manifest that has that.
+
 An offset that a consumer stores here counts here, until the server ends. Those that are stored on
 the server that writes are taken over where the consumer has stored none here.
 
 All that is in the data folder is scratch, and goes with the next start.
 
 A store that is away is asked again; consumers read what is in the cache, and wait for the rest.
+A slot that cannot be used is no end: nothing behind it is shown until the log begins behind it.
 A manifest that cannot be used keeps its stream as it was, or makes it unavailable if there was
 nothing before; `streamd stream info` says so.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -36,12 +45,15 @@ from typing import NamedTuple, Protocol
 import trio
 
 from segments.atomic_write import replace_file
+from segments.codec import Block
 from segments.disk import Disk, OsDisk
 from segments.errors import FormatError, SegmentsError, UnrestoredError
+from segments.format_constants import OFFSET
 from segments.gaps import Gap, Gaps
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
+from segments.marks import LIFE, put_mark
 from segments.segment import MAX_OFFSET, SEGMENT_SUFFIX, parse_name
-from segments.store.cluster import CatalogCopy
+from segments.store.cluster import CatalogCopy, WalMark
 from segments.store.local_copy import MANIFEST_FILE
 from segments.store.lookup import (
     BadObjectError,
@@ -55,11 +67,13 @@ from segments.store.manifest import Manifest, encode_manifest
 from segments.store.manifest_store import check_not_older
 from segments.store.object_names import StreamKey, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
+from segments.store.wal import Section
 from segments.tracking import Tracking
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError, Contents
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.read_only import ReadOnlyError
+from streamd.broker.resources import Following
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
@@ -79,8 +93,11 @@ from streamd.broker.tier.restore import (
     tracking_of,
     usable_catalog,
 )
+from streamd.broker.tier.wal_following import GrowingLogs, GrowingTail
+from streamd.broker.tier.wal_reading import ReadSlot
 from streamd.net import threads
 from streamd.net.turns import in_turns
+from streamd.net.wakeup import Wakeup
 from streamd.operations.names import Name, as_sent
 from streamd.operations.tier_reports import (
     Collected,
@@ -96,8 +113,11 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 LIST_SECONDS = 10.0
 IDLE_SECONDS = 60.0
+SLOT_SECONDS = 1.0
+_SLOTS_IDLE_SECONDS = 60.0  # without a slot
+_MOST_TAILS = 2 << 30  # bytes on the disk; then slots wait for manifests
 _OPEN_SECONDS = 10.0  # that opening a log waits for the store
-_NEW_CATALOG = "catalog-copy"  # a folder of the data folder
+_NEW_CATALOG, _TAILS = "catalog-copy", "tails"  # folders of the data folder
 
 
 class Directory(Protocol):
@@ -114,6 +134,7 @@ class _Followed:
     Attributes:
         folders: of all of its lives, that created last first.
         manifest: None where all are deleted, or nothing could be read.
+        tail: what write-ahead logs have behind it, or of a later life; None for nothing.
         fault: why the manifest cannot be used.
         looked_ms: when the store answered last, in ms since 1970.
         pause: seconds between two looks, while nothing changes.
@@ -124,6 +145,7 @@ class _Followed:
 
     folders: list[str]
     manifest: Manifest | None = None
+    tail: GrowingTail | None = None
     etag: str = ""
     fault: str = ""
     looked_ms: int = 0
@@ -135,13 +157,28 @@ class _Followed:
     @property
     def life(self) -> str:
         """Tells it from others of that name; empty while there is none."""
-        return f"{_creation(self.manifest)}-{self.num_resets}" if self.manifest is not None else ""
+        return f"{self.creation}-{self.num_resets}" if self.creation else ""
+
+    @property
+    def creation(self) -> str:
+        """Creation id of the life that is shown; empty for none."""
+        tail = "" if self.tail is None else self.tail.key.creation
+        return tail if self.manifest is None else self.manifest.stream.creation
+
+    @property
+    def stored_to(self) -> int:
+        """Offset behind what the manifest has."""
+        return 0 if self.manifest is None else self.manifest.next_offset
 
     @property
     def names(self) -> tuple[Name, Name] | None:
         """Virtual host and stream; None where that is not known."""
-        manifest = self.manifest
-        found = names_in(self.folders[0]) if manifest is None else manifest.stream[:2]
+        if self.manifest is not None:
+            found: tuple[str, str] | None = self.manifest.stream[:2]
+        elif self.tail is not None:
+            found = self.tail.key[:2]
+        else:
+            found = names_in(self.folders[0]) if self.folders else None
         return None if found is None else (as_sent(found[0]), as_sent(found[1]))
 
     def looked(self, now_ms: int, *, has_changed: bool) -> None:
@@ -171,6 +208,7 @@ class Follower:
     _directory: Directory
     _catalog: _Copied
     _held: claims.Held
+    _old_files: list[str]
 
     def __init__(self, data: str, store: ObjectStore, url: str, now_ms: Callable[[], int]) -> None:
         self._data = data
@@ -185,6 +223,9 @@ class Follower:
         self._away = ""
         self._writer = ""
         self._epoch = self._since = 0
+        self._logs, self._wals_changed = GrowingLogs(), Wakeup()
+        self._tails_turn = trio.Lock()  # who changes tails
+        self._num_tails, self._old_files, self._slot_fault = 0, [], ""
 
     # -- the start
 
@@ -233,9 +274,10 @@ class Follower:
                 )
             replace_file(disk, str(marker), b"").close()
             disk.sync_folder(self._data)
-        for name in (STREAMS, _NEW_CATALOG, "trash", "orphans"):
+        for name in (STREAMS, _NEW_CATALOG, _TAILS, "trash", "orphans"):
             if Path(self._data, name).exists():
                 disk.remove_folder(str(Path(self._data, name)))
+        disk.make_folder(str(Path(self._data, _TAILS)))
         for suffix in SQLITE_SUFFIXES:
             disk.remove(str(catalog) + suffix)
 
@@ -252,6 +294,7 @@ class Follower:
         self._note_shown()
         self._tell_figures()
         broker.supervisor.start("following the tier", self.run)
+        broker.supervisor.start("following write-ahead logs", self.run_slots)
 
     # -- looking
 
@@ -272,6 +315,10 @@ class Follower:
 
     async def _look(self) -> None:
         held = await ask(claims.look_again, self._store, self._held)
+        if held.cluster.wals != self._held.cluster.wals:  # manifests have what is in none of them
+            for one in self._streams.values():
+                one.due_at = one.due_at if one.tail is None else 0.0
+            self._wals_changed.set()
         self._held, self._looked_ms = held, self._now_ms()
         if held.cluster.since != self._since:  # another server has taken over
             self._since = held.cluster.since
@@ -288,6 +335,7 @@ class Follower:
         if self._has_changed:
             await self._show_streams()
         await self._show_manifests()
+        await self._cut_tails(held, is_away=away is not None)
         if away is not None:  # perhaps for one stream alone: the others go on
             raise away
 
@@ -318,7 +366,8 @@ class Follower:
             elif one.folders != folders:
                 one.folders, one.due_at = folders, 0.0
         for prefix in self._streams.keys() - groups.keys():
-            if not self._is_named(self._streams[prefix]):
+            one = self._streams[prefix]
+            if one.tail is None and not self._is_named(one):
                 del self._streams[prefix]
                 self._has_changed = True
         self._list_at = trio.current_time() + LIST_SECONDS
@@ -383,16 +432,26 @@ class Follower:
 
     def _take(self, one: _Followed, found: FoundManifest | None) -> None:
         """A manifest was read, or there is none any more."""
+        tail = one.tail
+        if found is not None and tail is not None and found.manifest.stream != tail.key:
+            if found.manifest.stream.creation < tail.key.creation:
+                found = None  # of an earlier life
+            else:
+                self._drop_tail(one)
+        elif found is None and one.manifest is not None:
+            self._drop_tail(one)  # it was deleted
         manifest, etag = (None, "") if found is None else found
+        creation = one.creation
         has_changed = etag != one.etag or manifest != one.manifest or bool(one.fault)
-        if _creation(manifest) != _creation(one.manifest) or one.fault:
-            self._has_changed = True
-            one.stored = {} if _creation(manifest) != _creation(one.manifest) else one.stored
         if manifest is not None and one.manifest is not None and _is_less(manifest, one.manifest):
             logger.error("stream %s: the tier has less of it than before", manifest.stream.stream)
             one.num_resets += 1
             self._has_changed = True
+        had_fault = one.fault
         one.manifest, one.etag, one.fault = manifest, etag, ""
+        if one.creation != creation or had_fault:
+            self._has_changed = True
+            one.stored = {} if one.creation != creation else one.stored
         one.looked(self._now_ms(), has_changed=has_changed)
 
     # -- showing
@@ -415,7 +474,7 @@ class Follower:
         return "" if one is None else one.life
 
     def _followed(self, host: str, name: str) -> _Followed | None:
-        return self._streams.get(StreamKey(host, name, "").folder.removesuffix("~"))
+        return self._streams.get(_prefix(StreamKey(host, name, "")))
 
     def _stream_of(self, one: _Followed) -> Stream | None:
         names = one.names
@@ -451,10 +510,17 @@ class Follower:
             if stream is None or manifest is None:
                 continue
             if not stream.is_open:
-                if _ends(stream.figures) != (manifest.first_offset, manifest.next_offset):
-                    stream.life.know(_figures(manifest))
+                self._tell(stream, one)
             elif _state(stream.log.stored.manifest) != _state(manifest):
                 await self._show(stream, one, manifest)
+
+    def _tell(self, stream: Stream, one: _Followed) -> None:
+        """Have the figures of a stream whose log is not open."""
+        first = one.stored_to if one.manifest is None else one.manifest.first_offset
+        last = one.tail.behind(one.stored_to)[-1:] if one.tail is not None else []
+        end = last[0].next_offset if last else one.stored_to
+        if _ends(stream.figures) != (first, end):
+            stream.life.know(_figures(one))
 
     async def _show(self, stream: Stream, one: _Followed, manifest: Manifest) -> None:
         try:
@@ -462,6 +528,7 @@ class Follower:
         except BadObjectError as error:
             logger.error("stream %s: %s; stored offsets are as before", stream.name, error)
             tracking = Tracking()
+        _take_offsets(tracking, one)
         stored = tracking.offsets()
         opened = stream.life.opened_log
         if opened is not None and await opened.follow(
@@ -473,23 +540,137 @@ class Follower:
         for one in self._streams.values():
             stream = self._stream_of(one)
             if stream is not None:
-                stream.life.know(NO_FIGURES if one.manifest is None else _figures(one.manifest))
+                stream.life.know(_figures(one))
+
+    # -- write-ahead logs
+
+    async def run_slots(self) -> None:
+        """Read slots, and show what they have, again and again, until cancelled."""
+        used_at = -math.inf
+        while True:
+            fault = ""
+            try:
+                if await self._read_slots():
+                    used_at = trio.current_time()
+            except SegmentsError as error:
+                fault = f"write-ahead logs are not followed at the moment: {error}"
+            if fault and not self._slot_fault:
+                logger.error("%s", fault)
+            elif self._slot_fault and not fault:
+                logger.info("write-ahead logs are followed again")
+            self._slot_fault = fault
+            is_idle = trio.current_time() - used_at > _SLOTS_IDLE_SECONDS
+            with trio.move_on_after(POLL_SECONDS if is_idle else SLOT_SECONDS):
+                await self._wals_changed.wait()
+
+    async def _read_slots(self) -> bool:
+        """Read and show what there is; whether there was something."""
+        has_some = False
+        while True:
+            used = sum(one.tail.size for one in self._streams.values() if one.tail is not None)
+            if used > _MOST_TAILS:
+                raise TierError(
+                    f"they have {used:,} bytes that are in no manifest, expected {_MOST_TAILS:,} "
+                    "at most; does the server that writes upload?"
+                )
+            slots = await self._logs.read(self._store, self._held.cluster)
+            async with self._tails_turn:
+                for slot in slots:
+                    await self._take_slot(slot)
+            await self._show_tails()
+            if not slots:
+                return has_some
+            has_some = True
+
+    async def _take_slot(self, slot: ReadSlot) -> None:
+        at, taken = WalMark(slot.slot.epoch, slot.slot.slot), []
+        for section, chunks in zip(slot.slot.sections, slot.parts, strict=True):
+            one = self._streams.setdefault(_prefix(section.key), _Followed([]))
+            is_stored = section.next_offset <= one.stored_to and not section.offsets
+            if section.creation < one.creation or (is_stored and section.creation == one.creation):
+                continue
+            if section.is_deleted:
+                self._drop_tail(one)
+                self._has_changed = True
+            else:
+                taken.append((self._tail_of(one, section.key), section, chunks))
+        await threads.in_thread(_add, at, taken)
+
+    def _tail_of(self, one: _Followed, key: StreamKey) -> GrowingTail:
+        """The tail of a life of a stream, which is shown from now on."""
+        if one.tail is None or one.tail.key != key:
+            self._drop_tail(one)
+            creation = one.creation
+            if creation != key.creation:
+                one.manifest, one.etag, one.stored = None, "", {}
+                self._has_changed = True
+            self._num_tails += 1
+            one.tail = GrowingTail(key, str(Path(self._data, _TAILS, f"{self._num_tails}.0")))
+        return one.tail
+
+    def _drop_tail(self, one: _Followed) -> None:
+        if one.tail is not None:
+            self._old_files.append(one.tail.path)
+            one.tail = None
+
+    async def _cut_tails(self, held: claims.Held, *, is_away: bool) -> None:
+        """Forget what manifests have."""
+        begins = min(held.cluster.wals, default=WalMark(held.cluster.epoch + 1, 0))
+        async with self._tails_turn:
+            gone, self._old_files = self._old_files, []  # readers of those have had their time
+            for one in list(self._streams.values()):
+                tail = one.tail
+                if tail is None or one.manifest is None:
+                    continue
+                self._old_files += filter(None, [await threads.in_thread(tail.cut, one.stored_to)])
+                if tail.is_empty and tail.last_slot < begins and not is_away:
+                    self._drop_tail(one)
+        await threads.in_thread(_remove, gone)
+
+    async def _show_tails(self) -> None:
+        """Have open logs, and the figures of others, as the tails say."""
+        for one in [one for one in self._streams.values() if one.tail is not None]:
+            stream, tail = self._stream_of(one), one.tail
+            if stream is None or tail is None:
+                continue
+            if stream.is_open:
+                await self._show_tail(stream, one, tail)
+            else:
+                self._tell(stream, one)
+
+    async def _show_tail(self, stream: Stream, one: _Followed, tail: GrowingTail) -> None:
+        opened, life = stream.life.opened_log, tail.key.creation
+        while opened is not None and opened.log.life in ("", life):
+            end = opened.log.next_offset
+            parts = tail.behind(end)[:1]
+            if not parts:
+                changed, tail.changed_offsets = tail.changed_offsets, {}
+                _store_offsets(opened.log.journal.tracking, one.stored, changed)
+                return
+            chunks = await threads.in_thread(lambda read: list(read()), tail.chunks(parts))
+            if (
+                not await opened.follow_tail(chunks, life, tail.marks)
+                or opened.log.next_offset == end
+            ):
+                return
 
     # -- folders, see resources.FolderSource
 
-    async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> None:
+    async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """See resources.FolderSource."""
-        one = self._followed(virtual_host, name)
-        if one is None or (one.manifest is None and not one.fault):
-            await threads.in_thread(_make_folder, folder, None, {}, Tracking())
-            return
-        if one.manifest is None:
+        one = self._followed(virtual_host, name) or _Followed([])
+        manifest, tracking = one.manifest, Tracking()
+        if manifest is not None:
+            tracking = await retry_store(tracking_of, self._store, manifest, seconds=_OPEN_SECONDS)
+        elif one.fault:
             raise UnrestoredError(one.fault)
-        manifest = one.manifest
-        tracking = await retry_store(tracking_of, self._store, manifest, seconds=_OPEN_SECONDS)
-        stored = tracking.offsets()
-        await threads.in_thread(_make_folder, folder, manifest, one.stored, tracking)
+        _take_offsets(tracking, one)
+        stored, tail, life = tracking.offsets(), one.tail, one.creation
+        parts = [] if tail is None else tail.behind(0 if manifest is None else manifest.next_offset)
+        found = None if tail is None else Following(tail.chunks(parts), tail.marks)
+        await threads.in_thread(_make_folder, folder, manifest, life, one.stored, tracking)
         one.stored = stored
+        return found
 
     # -- reports, see reports.TierReports
 
@@ -499,7 +680,7 @@ class Follower:
         return TierStatus(
             url=self._url,
             state=TierState.AWAY if self._away else TierState.OK,
-            sentence=self._away,
+            sentence=self._away or self._slot_fault,
             epoch=self._epoch,
             writer=self._writer,
             num_streams=len(manifests),
@@ -553,8 +734,19 @@ def _ends(figures: LogFigures | None) -> tuple[int, int]:
     return (-1, -1) if figures is None else (figures.first_offset, figures.next_offset)
 
 
-def _creation(manifest: Manifest | None) -> str:
-    return "" if manifest is None else manifest.stream.creation
+def _prefix(key: StreamKey) -> str:
+    """What the folders of all lives of a stream have in common."""
+    return key._replace(creation="").folder.removesuffix("~")
+
+
+def _add(at: WalMark, taken: Iterable[tuple[GrowingTail, Section, memoryview]]) -> None:
+    for tail, section, chunks in taken:
+        tail.add(at, section, chunks)
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        OsDisk().remove(path)
 
 
 def _is_doubtful(one: _Followed, found: FoundManifest | SegmentsError | None) -> bool:
@@ -593,12 +785,20 @@ def _merged(known: Tracking, before: dict[bytes, int], stored: Tracking) -> Trac
     merged = Tracking.from_snapshot(stored.snapshot_blocks())
     for reference, offset in known.offsets().items():
         if before.get(reference) != offset:
-            merged.store_offset(reference, offset)
+            written = known.written_offset(reference)
+            if written is not None:
+                merged.apply([Block(OFFSET, reference, written)], 0)
+            if written != offset:
+                merged.store_offset(reference, offset)
     return merged
 
 
 def _make_folder(
-    folder: str, manifest: Manifest | None, before: dict[bytes, int], stored: Tracking
+    folder: str,
+    manifest: Manifest | None,
+    life: str,
+    before: dict[bytes, int],
+    stored: Tracking,
 ) -> None:
     """Make what a log is opened from; indexes that are there stay. Blocks.
 
@@ -617,6 +817,8 @@ def _make_folder(
         if parsed is None or parsed[1] == SEGMENT_SUFFIX or parsed[0] not in bases:
             disk.remove(str(Path(folder, name)))
     next_offset = 0
+    if life:
+        put_mark(disk, folder, LIFE, life)
     if manifest is not None:
         next_offset = manifest.next_offset
         content = encode_manifest(manifest)
@@ -625,8 +827,55 @@ def _make_folder(
     replace_file(disk, str(journal), content, is_synced=False).close()
 
 
-def _figures(manifest: Manifest) -> LogFigures:
-    """What a log has that is as the manifest says."""
+def _take_offsets(tracking: Tracking, one: _Followed) -> None:
+    """Note offsets that write-ahead logs have, later than the manifest."""
+    if one.tail is not None:
+        _store_offsets(tracking, tracking.offsets(), one.tail.offsets)
+        one.tail.changed_offsets = {}
+
+
+def _store_offsets(
+    tracking: Tracking, before: dict[bytes, int], changed: Mapping[bytes, int | None]
+) -> None:
+    """Note offsets of consumers that have stored none here.
+
+    Args:
+        tracking: what is known here.
+        before: offsets that were taken over from the store; gets the others, too.
+        changed: None for those that were forgotten.
+    """
+    for reference, offset in changed.items():
+        is_of_store = tracking.offset(reference) == before.pop(reference, None)
+        if offset is not None:
+            before[reference] = offset
+            if is_of_store:
+                tracking.apply([Block(OFFSET, reference, offset)], 0)  # nothing is to be written
+        elif is_of_store:
+            tracking.delete_offset(reference)
+
+
+def _figures(one: _Followed) -> LogFigures:
+    """What a log has that is as the manifest says, and the tail."""
+    found = NO_FIGURES if one.manifest is None else _stored_figures(one.manifest)
+    tail = one.tail
+    parts = [] if tail is None else tail.behind(one.stored_to)
+    if tail is None or not parts:
+        return found
+    first, first_ms = found.first_chunk_id, found.first_timestamp_ms
+    return found._replace(
+        next_offset=parts[-1].next_offset,
+        first_chunk_id=parts[0].first if first is None else first,
+        last_chunk_id=tail.last_chunk_id,
+        num_chunks=found.num_chunks + sum(part.num_chunks for part in parts),
+        size=found.size + sum(part.size for part in parts),
+        first_timestamp_ms=first_ms or tail.last_timestamp_ms or 0,
+        last_timestamp_ms=tail.last_timestamp_ms or 0,
+        life=tail.key.creation,
+        gaps=found.gaps.and_more(part.gap for part in parts),
+    )
+
+
+def _stored_figures(manifest: Manifest) -> LogFigures:
     segments = manifest.segments
     if not segments:
         return NO_FIGURES._replace(

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from segments.recovery.tail import Tail
+from segments.stored_part import Marks
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.disk_floor import DiskFloor
 from streamd.broker.streams.fetcher import Fetcher
@@ -49,11 +51,23 @@ def _no_epoch() -> None:
     """Nobody counts the starts of this server."""
 
 
+class Following(NamedTuple):
+    """What a store has to follow what is in a folder.
+
+    Attributes:
+        chunks: gives them.
+        marks: that these and those before them have.
+    """
+
+    chunks: Tail
+    marks: Marks
+
+
 class FolderSource(Protocol):
     """Makes the folders of streams that another server writes."""
 
-    async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> None:
-        """Make a stream's folder, so that its log can be opened.
+    async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
+        """Make a stream's folder, so that its log can be opened; what is to follow what is there.
 
         Raises:
             SegmentsError: it cannot be done now.

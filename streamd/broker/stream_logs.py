@@ -16,6 +16,7 @@ from segments.disk import OsDisk
 from segments.errors import LostCopyError, UnrestoredError
 from segments.marks import WAL, marked
 from segments.observer import LogObserver
+from segments.recovery.tail import Tail
 from segments.segment import Segment
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
@@ -70,10 +71,13 @@ class StreamLogs:
         """See stream.LogStore."""
         row = self._streams.row(stream.name)
         if self._resources.follower is not None:
-            await self._resources.follower.make_folder(
+            tail = await self._resources.follower.make_folder(
                 self._virtual_host, row.name, self.folder(row.name)
             )
-            log = await threads.in_thread(self._open_files, row, stream)
+            chunks = None if tail is None else tail.chunks
+            log = await threads.in_thread(self._open_files, row, stream, chunks)
+            if tail is not None:
+                log.stored.note_marks(tail.marks)
         elif not row.has_files:
             log = await self._create_files(row, stream)
         else:
@@ -141,14 +145,14 @@ class StreamLogs:
         folder = self.folder(row.name)
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"its folder {folder} is missing")
-        log = self._open_files(row, stream, tail)
+        log = self._open_files(row, stream, None if tail is None else tail.chunks)
         if tail is not None:
             _take_offsets(log, tail)
             assert self._resources.tier is not None  # noqa: S101 - it gave the tail
             self._resources.tier.confirms.forget_tail(tail)
         return log
 
-    def _open_files(self, row: StreamRow, stream: Stream, tail: StoredTail | None = None) -> Log:
+    def _open_files(self, row: StreamRow, stream: Stream, tail: Tail | None = None) -> Log:
         fetcher, known = self._resources.fetcher, stream.figures
         life = "" if known is None else known.life
         return Log.open(
@@ -159,7 +163,7 @@ class StreamLogs:
             epoch=self._resources.epoch(),
             life=life if self._resources.follower is None else None,
             commits_on_flush=self._resources.flusher.mode is FlushMode.ALWAYS,
-            tail=None if tail is None else tail.chunks,
+            tail=tail,
         )
 
     async def _create_files(self, row: StreamRow, stream: Stream) -> Log:

@@ -28,7 +28,6 @@ from segments.selector import (
     SelectorError,
     parse_selector,
 )
-from segments.store.manifest import Manifest
 from streamd.broker.declared.filter_contract import messages_of, unpacked_size
 from streamd.operations.errors import Reason, Refused
 
@@ -120,7 +119,8 @@ class _Screen(NamedTuple):
 class StandingSelectors:
     """The standing selectors of one stream, and from where on chunks are marked for each.
 
-    The catalog says which there are, and a manifest says the same of the segments that it names.
+    The catalog says which there are, and a manifest says the same of the segments that it names, as
+    a slot of a write-ahead log does of chunks behind them.
     What comes from a store may be of two moments: a selector may have been removed and added in
     between. So both have to say that a chunk is marked, or else nobody skips it.
 
@@ -156,12 +156,16 @@ class StandingSelectors:
             self._take(rows)
             self._end_users(before)
 
-    def rest_on(self, manifest: Manifest) -> None:
-        """Chunks of the log are those that a manifest names, and what is written from now on.
+    def rest_on(self, marked: Mapping[str, int], next_offset: int) -> None:
+        """Chunks of the log are those that a store has, and what is written from now on.
 
         Users of a selector for which fewer of them are marked than they were told end.
+
+        Args:
+            marked: see Manifest.
+            next_offset: behind those that the store has.
         """
-        self._marked, self._unmarked_before = manifest.marked, manifest.next_offset
+        self._marked, self._unmarked_before = marked, next_offset
         before = self._rows
         self._rows = {row.group: self._certain(row) for row in before.values()}
         self._end_users(before)

@@ -15,7 +15,7 @@ time: the stream fails. Only one that found no descriptor, say, is: its publishe
 import errno
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from segments.derived.filter_files import load_or_build, save
 from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
 from segments.offset_lookup import Position
+from segments.recovery.tail import TailChunk
 from segments.segment import Segment
 from segments.store.cache import ColdError
 from segments.store.local_copy import write_copy
@@ -402,6 +403,26 @@ class LogMaintenance:
                 self._writer.followed()
             for segment in gone:
                 await self._carry_out(segment.remove, logging.WARNING)
+            return True
+
+    async def follow_tail(self, chunks: Sequence[TailChunk], life: str) -> bool:
+        """Show readers what a store has behind the manifest; see `Log.follow_tail`.
+
+        Returns:
+            Whether they see it; False when the log is closed, or the disk has no room.
+        """
+        log = self._log
+        async with self._turn:
+            if self.held.is_stopped or log.is_closed:
+                return False
+            try:
+                with self._rounds.open():
+                    log.follow_tail(chunks, life)
+            except SegmentsError as error:
+                logger.warning("stream %s: %s", self._name, error)
+                return False
+            finally:
+                self._writer.followed()
             return True
 
     async def keep_manifest(self, manifest: Manifest) -> bool:

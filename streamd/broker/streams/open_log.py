@@ -15,16 +15,18 @@ not read.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
 
 from segments import Log, OffsetSpec, SegmentsError, StorageError
 from segments.policy import LogPolicy
+from segments.recovery.tail import TailChunk
 from segments.segment import Segment
 from segments.store.cache import ColdError
 from segments.store.manifest import Manifest
+from segments.stored_part import Marks
 from segments.tracking import Tracking
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.standing_selectors import StandingSelectors
@@ -134,6 +136,7 @@ class OpenLog:
 
     Attributes:
         maintenance: work on the files goes through it.
+        standing: see above.
         work: set it to have the task look what there is to do.
         running: the task, to be cancelled.
     """
@@ -152,7 +155,7 @@ class OpenLog:
         self.work = Wakeup()
         self.running = trio.CancelScope()
         self._services, self._tier = services, services.tier
-        self._standing, self._waiters = standing, waiters
+        self.standing, self._waiters = standing, waiters
         self._demand = demand
         self._traffic, self._expires = traffic, False
         traffic.log_opened(log)
@@ -309,8 +312,18 @@ class OpenLog:
 
     async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
         """Show what a store has of it to readers; see `LogMaintenance.follow`."""
-        self._standing.rest_on(manifest)
+        self._rest_on(Marks(manifest.marked, manifest.next_offset))
         return await self.maintenance.follow(manifest, tracking)
+
+    def _rest_on(self, marks: Marks) -> None:
+        self.log.stored.note_marks(marks)
+        assert self.log.stored.marks is not None  # noqa: S101 - as it is
+        self.standing.rest_on(*self.log.stored.marks)
+
+    async def follow_tail(self, chunks: Sequence[TailChunk], life: str, marks: Marks) -> bool:
+        """Show what a store has behind the manifest; see `LogMaintenance.follow_tail`."""
+        self._rest_on(marks)
+        return await self.maintenance.follow_tail(chunks, life)
 
     # -- keys, see key_upkeep.py
 

@@ -167,8 +167,8 @@ class Stream:
         return self.life.figures
 
     def _begin(self, log: Log) -> OpenLog:
-        if log.stored.manifest is not None:
-            self.standing.rest_on(log.stored.manifest)
+        if log.stored.marks is not None:
+            self.standing.rest_on(*log.stored.marks)
         opened = OpenLog(
             self.name,
             log,

@@ -224,6 +224,7 @@ class WalStream:
             arguments=_plain({} if row is None else row.arguments),
             settings=_plain({} if row is None else row.settings),
             offsets={name.hex(): at for name, at in taken.offsets.items()},
+            marked={} if self.opened is None else self.opened.standing.marked(),
         )
 
     def stored(self, taken: _Taken) -> None:

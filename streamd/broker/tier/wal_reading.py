@@ -64,28 +64,40 @@ async def read_wal(store: ObjectStore, mark: WalMark, me: Identity) -> AsyncIter
     number = mark.begins
     while True:
         numbers = range(number, number + _AT_ONCE)
-        found = await each(partial(_read, store, mark.epoch), numbers)
+        found = await each(partial(read_slot, store, mark.epoch), numbers)
         for number, outcome in zip(numbers, found, strict=True):
             one = outcome
             if isinstance(one, MissingError):
                 one = await retry_store(_end, store, mark.epoch, number, me)
             if isinstance(one, SegmentsError):
                 raise one
-            if one.slot.tier != me.tier:
-                raise BadObjectError(slot_key(mark.epoch, number), "it is of another tier")
+            check_tier(one.slot, me.tier)
             if one.slot.is_fence:
                 return
             yield one
         number += 1
 
 
-def _read(store: ObjectStore, epoch: int, number: int) -> ReadSlot:
+def read_slot(store: ObjectStore, epoch: int, number: int) -> ReadSlot:
+    """A slot.
+
+    Raises:
+        MissingError: its name is free.
+        BadObjectError: it cannot be used.
+        TierError: the store is away.
+    """
     key = slot_key(epoch, number)
     content = store.get(key, MOST_SLOT).content
     try:
         return ReadSlot(*decode_slot(key, content), len(content))
     except FormatError as error:
         raise BadObjectError(key, error) from error
+
+
+def check_tier(slot: Slot, tier: str) -> None:
+    """Raise BadObjectError where a slot is of another tier."""
+    if slot.tier != tier:
+        raise BadObjectError(slot_key(slot.epoch, slot.slot), "it is of another tier")
 
 
 def _end(store: ObjectStore, epoch: int, number: int, me: Identity) -> ReadSlot:
@@ -95,7 +107,7 @@ def _end(store: ObjectStore, epoch: int, number: int, me: Identity) -> ReadSlot:
         store.create(slot_key(epoch, number), encode_slot(fence))
     except TierError as error:
         try:
-            return _read(store, epoch, number)
+            return read_slot(store, epoch, number)
         except MissingError:
             raise TierError(str(error)) from error  # to be tried again
     return ReadSlot(fence, [], 0)

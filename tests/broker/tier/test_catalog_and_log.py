@@ -60,9 +60,9 @@ async def create(peer: Peer, publisher: int = 1, **arguments: str) -> None:
 Scenario = Callable[[Harness, Peer], Awaitable[None]]
 
 
-async def remove_and_add(server: Harness, peer: Peer) -> None:
+async def remove_and_add(server: Harness, peer: Peer, **arguments: str) -> None:
     """A selector goes, and comes back; then it is another one for a while."""
-    await create(peer)
+    await create(peer, **arguments)
     writer = Writer(server, peer)
     await writer.put(ONE)
     await writer.publish(20)
@@ -74,6 +74,11 @@ async def remove_and_add(server: Harness, peer: Peer) -> None:
     await writer.publish(20)
     await writer.put(ONE)
     await writer.publish(20)
+
+
+async def remove_and_add_confirmed(server: Harness, peer: Peer) -> None:
+    """The same with a stream that the tier confirms: a reader gets chunks before segments."""
+    await remove_and_add(server, peer, stream_confirm="store")
 
 
 async def delete_and_create(server: Harness, peer: Peer) -> None:
@@ -183,13 +188,16 @@ class Consumer:
             self._next = chunk.header.chunk_id + chunk.header.num_records
 
 
-@pytest.mark.parametrize("change", [dict, unmarked])
+@pytest.mark.parametrize(
+    ("scenario", "change"),
+    [(remove_and_add, dict), (remove_and_add, unmarked), (remove_and_add_confirmed, dict)],
+)
 @pytest.mark.parametrize("lag", [-8, -1, 0, 1, 8])
 async def test_a_server_that_reads(
-    tmp_path: Path, lag: int, change: Callable[[Objects], Objects]
+    tmp_path: Path, lag: int, scenario: Scenario, change: Callable[[Objects], Objects]
 ) -> None:
     """Its copy of the catalog is older than the segments, or newer."""
-    states = [change(state) for state in await recorded(tmp_path / "old")]
+    states = [change(state) for state in await recorded(tmp_path / "old", scenario)]
     store = FakeStore(states[0])
     with opening(store):
         async with harness(tmp_path / "new", read_only=True, tier="s3://bucket/tier") as server:
