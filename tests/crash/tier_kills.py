@@ -65,7 +65,8 @@ class RstreamPublisher:
         process, self._process = self._process, None
         assert process is not None, "it was started"
         process.kill()
-        told = [line.split() for line in process.communicate()[0].splitlines()]
+        lines = process.communicate()[0].splitlines(keepends=True)
+        told = [line.split() for line in lines if line.endswith("\n")]  # the last may be cut
         confirmed = (int(number) + 1 for word, number in told if word == "confirmed")
         self.num_confirmed = max([self.num_confirmed, *confirmed])
 

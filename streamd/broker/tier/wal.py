@@ -24,9 +24,10 @@ where the log begins now, and then slots before that go. Fences stay.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import NamedTuple, Protocol
 
@@ -46,16 +47,15 @@ from segments.store.wal import MOST_SLOT, Section, Slot, encode_slot, slot_key
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.open_log import OpenLog
 from streamd.broker.tier.confirm_watch import ConfirmWatch
+from streamd.broker.tier.kept_slots import KeptSlots
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.pauses import next_pause, shortened
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.upload_requests import RequestState, UploadRequest
 from streamd.broker.tier.wal_reading import (
     TAIL_FILE,
-    NamedSlot,
     StoredTail,
     Tails,
-    named,
     writer_of,
 )
 from streamd.broker.traffic import Histogram
@@ -97,14 +97,22 @@ class Uploads(Protocol):
 
 
 class _Taken(NamedTuple):
-    """What a slot gets of a stream: see Section, and the chunks."""
+    """What a slot gets of a stream: see Section, and the chunks.
+
+    Attributes:
+        counted: bytes that were counted as waiting.
+        batch: see `LogWriter.take_batches`.
+        log: of which it is.
+    """
 
     after: int
     next_offset: int
     parts: list[bytes]
     size: int
+    counted: int
     offsets: dict[bytes, int | None]
     batch: int
+    log: Log
 
 
 class WalStream:
@@ -118,12 +126,14 @@ class WalStream:
         opened: its log, while it is open.
         waiting: bytes of its chunks that are in no slot.
         noted: bytes that its log had got when it was looked at last.
+        is_broken: something that was taken of it was lost here: nothing more is.
     """
 
     def __init__(self, key: StreamKey, row: Callable[[], StreamRow | None], after: int) -> None:
         self.key, self._row, self._after = key, row, after
         self.opened: OpenLog | None = None
         self.waiting = self.noted = 0
+        self.is_broken = False
         self._log: Log | None = None
         self._cursor = self._stored = after
         self._is_marked = False
@@ -178,7 +188,7 @@ class WalStream:
         if not parts:
             self._note_stored(reached)
             return None
-        return self._taken(parts, end, {})
+        return self._taken(log, parts, end, {})
 
     def _take_held(self, log: Log, room: int) -> _Taken | None:
         parts: list[bytes] = []
@@ -194,19 +204,21 @@ class WalStream:
         if not (parts or offsets):
             return None
         self._cursor = end
-        self.waiting = max(0, self.waiting - size)
-        return self._taken(parts, end if parts else self._after, offsets)
+        taken = self._taken(log, parts, end if parts else self._after, offsets)
+        return taken._replace(counted=min(size, self.waiting))
 
-    def _taken(self, parts: list[bytes], end: int, offsets: dict[bytes, int | None]) -> _Taken:
+    def _taken(
+        self, log: Log, parts: list[bytes], end: int, offsets: dict[bytes, int | None]
+    ) -> _Taken:
         after, self._after = self._after, end
         batch = 0 if self.opened is None else self.opened.writer.take_batches(self._cursor)
-        return _Taken(after, end, parts, sum(map(len, parts)), offsets, batch)
+        return _Taken(after, end, parts, sum(map(len, parts)), 0, offsets, batch, log)
 
     @property
     def has_more(self) -> bool:
         """There is something to take."""
         log, opened = self._log, self.opened
-        if log is None or log.is_closed:
+        if log is None or log.is_closed or self.is_broken:
             return False
         has_offsets = opened is not None and bool(opened.writer.changed_offsets)
         return self._cursor < log.next_offset or has_offsets
@@ -227,9 +239,16 @@ class WalStream:
             marked={} if self.opened is None else self.opened.standing.marked(),
         )
 
+    def fail(self, reason: str) -> None:
+        """Something of it is in no slot, and may never be: nothing more is confirmed."""
+        self.is_broken = True
+        if self.opened is not None:
+            self.opened.writer.fail(reason)
+            self.opened.writer.refuse_written(Reason.NOT_AVAILABLE)
+
     def stored(self, taken: _Taken) -> None:
         """The store has this, and all that was taken before."""
-        if self.opened is not None:
+        if self.opened is not None and taken.log is self._log and not self.is_broken:
             self.opened.stored(taken.next_offset, taken.batch)
         self._note_stored(taken.next_offset)
 
@@ -367,7 +386,7 @@ class StoreConfirms:
         self._began_at = -interval
         self._work, self._is_full = Wakeup(), Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
-        self._slots: deque[NamedSlot] = deque()  # in the store, those to be read first
+        self._slots = KeptSlots()
         self._shortened_at = 0.0
 
     # -- what streams ask
@@ -392,11 +411,11 @@ class StoreConfirms:
     @property
     def kept_slots(self) -> tuple[int, int]:
         """Slots that a start would read, as manifests may lack something of them; their bytes."""
-        return len(self._slots), sum(slot.size for slot in self._slots)
+        return len(self._slots), self._slots.num_bytes
 
     def slots_of(self, key: StreamKey) -> set[str]:
         """Keys of slots that a start would read, and that have something of a stream."""
-        return {slot_key(one.epoch, one.slot) for one in self._slots if key in one.ends}
+        return self._slots.keys_of(key)
 
     async def read(self) -> None:
         """Return when the logs of earlier starts are read.
@@ -433,6 +452,7 @@ class StoreConfirms:
             tail = None if self._tails is None else self._tails.streams.get(key)
             found = WalStream(key, row, max(after, 0 if tail is None else tail.next_offset))
             self._streams[key] = found
+        self._waiting -= found.waiting
         found.begin(log)
         self.wants(found)
         return found
@@ -500,7 +520,7 @@ class StoreConfirms:
                 await trio.sleep(shortened(pause))
             else:
                 self._tails = tails
-                self._slots.extend(tails.slots)
+                self._slots = tails.slots
                 self.watch.goes_on()
         self._changed.unpark_all()
 
@@ -518,12 +538,14 @@ class StoreConfirms:
 
     async def _write(self, nursery: trio.Nursery) -> None:
         """Make the next slot when it is time, and send it."""
-        if self._waiting < SLOT_BYTES:
-            with trio.move_on_at(self._began_at + self._interval):
+        with trio.move_on_at(self._began_at + self._interval):
+            while self._waiting < SLOT_BYTES:
                 await self._is_full.wait()
         while len(self._sent) >= _MOST_UNDER_WAY:
             await self._changed.park()
         await self._begin()
+        if self._is_over:
+            return
         self._began_at = trio.current_time()
         sent = await self._make()
         if sent is not None:
@@ -550,20 +572,27 @@ class StoreConfirms:
     async def _make(self) -> _Sent | None:
         """A slot of what waits."""
         took: list[tuple[WalStream, _Taken]] = []
+        sections: list[Section] = []
         size, mine = 0, self._ownership.identity
         while self._queue and size < SLOT_BYTES:
             stream = next(iter(self._queue))
             del self._queue[stream]
-            waiting = stream.waiting
             try:
                 taken = await stream.take(SLOT_BYTES - size)
-            except SegmentsError as error:
+                if taken is not None:
+                    sections.append(stream.section(taken))
+            except SegmentsError as error:  # nothing was taken
                 logger.error("stream %s is not confirmed: %s", stream.key.stream, error)
                 continue
-            self._waiting -= waiting - stream.waiting
+            except Exception as error:  # a bug: it stays in this stream
+                logger.exception("stream %s is not confirmed", stream.key.stream)
+                stream.fail(str(error))
+                continue
             if taken is not None:
                 took.append((stream, taken))
                 size += taken.size
+                stream.waiting -= taken.counted
+                self._waiting -= taken.counted
             self.wants(stream)
         deleted, self._deleted = self._deleted, []
         if not (took or deleted):
@@ -573,7 +602,7 @@ class StoreConfirms:
             epoch=mine.epoch,
             slot=self._next,
             writer=writer_of(mine),
-            sections=(*(one.section(taken) for one, taken in took), *map(_gone, deleted)),
+            sections=(*sections, *map(_gone, deleted)),
         )
         return _Sent(slot, took, size, trio.current_time())
 
@@ -604,7 +633,7 @@ class StoreConfirms:
         while self._sent and self._sent[0].is_stored and not self._is_over:
             sent = self._sent.popleft()
             self._under_way -= sent.size
-            self._slots.append(named(sent.slot, size))
+            self._slots.add(sent.slot, size)
             for stream, taken in sent.took:
                 stream.stored(taken)
             self.watch.goes_on()
@@ -639,8 +668,8 @@ class StoreConfirms:
     def _is_long(self) -> bool:
         slots = self._slots
         is_old = trio.current_time() - self._shortened_at >= _SHORTEN_SECONDS
-        is_earlier = slots[0].epoch != self._ownership.identity.epoch
-        is_large = len(slots) >= _SHORTEN_SLOTS or sum(s.size for s in slots) >= _SHORTEN_BYTES
+        is_earlier = slots.first_epoch != self._ownership.identity.epoch
+        is_large = len(slots) >= _SHORTEN_SLOTS or slots.num_bytes >= _SHORTEN_BYTES
         return is_old or is_earlier or is_large
 
     async def shorten(self) -> None:
@@ -649,40 +678,25 @@ class StoreConfirms:
         Raises:
             TierError: the store is away, or a stream cannot be uploaded.
         """
-        slots = list(self._slots)
-        await self._upload(slots)
-        first: dict[int, int] = {}
-        for one in slots:
-            first[one.epoch] = one.slot + 1
+        slots, count = self._slots, len(self._slots)
+        await self._upload()
         mine = self._ownership.identity.epoch
-        left = {one.epoch for one in list(self._slots)[len(slots) :]} | {mine}
+        await self._ownership.mark_wals(partial(slots.marks_without, count, present=mine))
+        keys = slots.keys(count)
+        slots.drop(count)
+        await ask(self._ownership.store.delete, keys)
 
-        def shortened_marks(wals: tuple[WalMark, ...]) -> tuple[WalMark, ...]:
-            moved = (WalMark(epoch, max(at, first.get(epoch, 0))) for epoch, at in wals)
-            return tuple(mark for mark in moved if mark.epoch in left)
-
-        await self._ownership.mark_wals(shortened_marks)
-        for _ in slots:
-            self._slots.popleft()
-        await ask(self._ownership.store.delete, [slot_key(one.epoch, one.slot) for one in slots])
-
-    async def _upload(self, slots: Iterable[NamedSlot]) -> None:
+    async def _upload(self) -> None:
         """Have all that is in slots stored as segments, and offsets of consumers with them."""
-        wanted: dict[StreamKey, int] = {}
-        has_offsets: set[StreamKey] = set()
-        for slot in slots:
-            has_offsets |= slot.has_offsets
-            for key, end in slot.ends.items():
-                wanted[key] = max(end, wanted.get(key, 0))
         with ExitStack() as waiting:
             requests: list[UploadRequest] = []
-            for key, end in wanted.items():
+            for key, (end, has_offsets) in list(self._slots.ends.items()):
                 found = self._find(key.virtual_host, key.stream)
                 if found is None or found.is_gone or found.life not in (None, key.creation):
                     continue
                 manifest = found.manifest
                 stored = manifest.next_offset if manifest is not None else 0
-                if stored < end or key in has_offsets:
+                if stored < end or has_offsets:
                     requests.append(waiting.enter_context(found.requested()))
             for request in requests:
                 await request.ended()

@@ -34,6 +34,7 @@ from segments.store.wal import (
     slot_key,
 )
 from streamd.broker.tier.identity import Identity
+from streamd.broker.tier.kept_slots import KeptSlots
 from streamd.broker.tier.patience import each, retry_store
 from streamd.net import threads
 
@@ -166,22 +167,6 @@ class StoredTail:
                 after = header.next_offset
 
 
-class NamedSlot(NamedTuple):
-    """A slot that is in the store, and of which something may be in no manifest.
-
-    Attributes:
-        size: of the object, in bytes.
-        ends: offset behind the last chunk of each stream.
-        has_offsets: streams with offsets that consumers have stored.
-    """
-
-    epoch: int
-    slot: int
-    size: int
-    ends: dict[StreamKey, int]
-    has_offsets: frozenset[StreamKey]
-
-
 @dataclass
 class Tails:
     """What was read of all logs.
@@ -196,7 +181,7 @@ class Tails:
 
     path_of: Callable[[StreamKey], str | None]
     streams: dict[StreamKey, StoredTail] = field(default_factory=dict)
-    slots: list[NamedSlot] = field(default_factory=list)
+    slots: KeptSlots = field(default_factory=KeptSlots)
 
     async def read(self, store: ObjectStore, marks: tuple[WalMark, ...], me: Identity) -> None:
         """Read logs to their ends, that of the earliest epoch first.
@@ -222,11 +207,4 @@ class Tails:
                     OsDisk().remove(path)  # of an attempt before
                 self.streams[section.key] = tail
             tail.add(section, part)
-        self.slots.append(named(slot, size))
-
-
-def named(slot: Slot, size: int) -> NamedSlot:
-    """What is remembered of a slot that is in the store."""
-    ends = {section.key: section.next_offset for section in slot.sections}
-    has_offsets = frozenset(section.key for section in slot.sections if section.offsets)
-    return NamedSlot(slot.epoch, slot.slot, size, ends, has_offsets)
+        self.slots.add(slot, size)
