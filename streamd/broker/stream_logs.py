@@ -147,9 +147,11 @@ class StreamLogs:
             raise FileNotFoundError(f"its folder {folder} is missing")
         log = self._open_files(row, stream, None if tail is None else tail.chunks)
         if tail is not None:
-            _take_offsets(log, tail)
+            _take_offsets(log, tail, is_local=not self.policy(row).confirms_in_store)
             assert self._resources.tier is not None  # noqa: S101 - it gave the tail
             self._resources.tier.confirms.forget_tail(tail)
+        if not self.policy(row).confirms_in_store:  # all of it is on this device now
+            OsDisk().remove(str(Path(folder, WAL + log.life)))
         return log
 
     def _open_files(self, row: StreamRow, stream: Stream, tail: Tail | None = None) -> Log:
@@ -323,9 +325,14 @@ def _may_have_tail(folder: str) -> bool:
     return bool(marked(OsDisk().list(folder) if Path(folder).is_dir() else [], WAL))
 
 
-def _take_offsets(log: Log, tail: StoredTail) -> None:
-    """What a store knows of consumers' offsets is newer than what the disk does, or the same."""
+def _take_offsets(log: Log, tail: StoredTail, *, is_local: bool) -> None:
+    """What a store knows of consumers' offsets is newer than what the disk does, or the same.
+
+    Where the stream is confirmed by this machine, by now, the disk may have later ones.
+    """
     for reference, offset in tail.offsets.items():
+        if is_local and log.journal.tracking.offset(reference) is not None:
+            continue
         if offset is None:
             log.journal.delete_offset(reference)
         else:

@@ -155,7 +155,7 @@ class TieredStream:
         """Its log is open."""
         self._log = log = opened.log
         if self._wal is not None:
-            self._wal.opened = opened
+            self._parts.confirms.opened(self._wal, opened)
         for request in self._requests:
             if request.end is None:
                 request.end = log.committed_offset
@@ -207,7 +207,7 @@ class TieredStream:
 
     def confirm_in_store(self, opened: OpenLog) -> None:
         """From now on its messages are confirmed when the store has them."""
-        self.begin_confirms(opened.log).opened = opened
+        self._parts.confirms.opened(self.begin_confirms(opened.log), opened)
 
     def may_write(self, opened: OpenLog) -> bool:
         """The store keeps up; where it does not, the log is told when it does."""

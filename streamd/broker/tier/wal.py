@@ -126,6 +126,7 @@ class WalStream:
         opened: its log, while it is open.
         waiting: bytes of its chunks that are in no slot.
         noted: bytes that its log had got when it was looked at last.
+        is_marked: its folder says that opening it needs the log.
         is_broken: something that was taken of it was lost here: nothing more is.
     """
 
@@ -133,10 +134,9 @@ class WalStream:
         self.key, self._row, self._after = key, row, after
         self.opened: OpenLog | None = None
         self.waiting = self.noted = 0
-        self.is_broken = False
+        self.is_marked = self.is_broken = False
         self._log: Log | None = None
         self._cursor = self._stored = after
-        self._is_marked = False
         self._caught_up = trio.lowlevel.ParkingLot()
 
     def begin(self, log: Log) -> None:
@@ -167,7 +167,7 @@ class WalStream:
         log = self._log
         if log is None or log.is_closed:
             return None
-        if not self._is_marked:
+        if not self.is_marked:
             await threads.in_thread(self._mark, log)
         if self._cursor < log.committed_offset:
             return await self._take_files(log, room)
@@ -178,7 +178,7 @@ class WalStream:
         disk = log.segments.shown[-1].disk
         put_mark(disk, log.folder, WAL, log.life)
         disk.sync_folder(log.folder)
-        self._is_marked = True
+        self.is_marked = True
 
     async def _take_files(self, log: Log, room: int) -> _Taken | None:
         """Chunks that readers see already: of before a start, or before it was confirmed so."""
@@ -456,6 +456,13 @@ class StoreConfirms:
         found.begin(log)
         self.wants(found)
         return found
+
+    def opened(self, stream: WalStream, opened: OpenLog) -> None:
+        """Who writes to its log, which was opened, is there."""
+        if stream.opened is None and not stream.is_marked:  # for the first time since the start
+            opened.writer.changed_offsets.update(opened.log.journal.tracking.offsets())
+        stream.opened = opened
+        self.wants(stream)
 
     def wants(self, stream: WalStream) -> None:
         """Something of it may be in no slot."""

@@ -4,7 +4,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies
 from segments.gaps import RESTORE_GAP
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import TierError
-from segments.store.wal import decode_slot
+from segments.store.wal import Section, decode_slot
+from streamd.broker.tier.wal import WalStream
 from streamd.operations.arguments import CONFIRM
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import bodies, manifest_of, passes, tier_of, tiered
@@ -172,6 +173,46 @@ async def test_no_request_is_made_when_nothing_waits(tmp_path: Path) -> None:
         before = store.count(name="create")
         await passes(1_000)
         assert store.count(name="create") == before
+
+
+async def test_a_bug_stays_in_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken of others for the same slot is in it; of that stream nothing is confirmed."""
+    store, section = FakeStore(), WalStream.section
+
+    def broken(stream: WalStream, taken: Any) -> Section:
+        if stream.key.stream == "t":
+            raise RuntimeError("a bug")
+        return section(stream, taken)
+
+    async with tiered(tmp_path, store) as server:
+        peer, other = await _publisher(server), await _publisher(server, "t")
+        await other.store([b"1"])
+        monkeypatch.setattr(WalStream, "section", broken)
+        await peer.publish([b"1"])
+        await other.publish([b"2"], 2)
+        assert await peer.confirmed(1) == [1]
+        assert isinstance(await other.next(), c.PublishError)
+        monkeypatch.undo()
+        await other.publish([b"3"], 3)
+        assert isinstance(await other.next(), c.PublishError)
+        await peer.store([b"2"], 2)
+        assert tier_of(server).confirms.bytes_behind < 1_000
+
+
+async def test_what_waits_is_counted(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        confirms = tier_of(server).confirms
+        for where in ("store", "local", "store"):
+            await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+            for number in range(5):
+                store.fail(key=WAL_FOLDER, times=number)
+                await peer.store(bodies(0, 30), 1)
+                await peer.publish(bodies(0, 30), 31)
+                await peer.confirmed(30)
+        await passes(5)
+        assert confirms.bytes_behind == 0
 
 
 async def test_memory_is_bounded_while_the_store_is_away(
@@ -566,6 +607,34 @@ async def test_confirming_is_changed_while_it_runs(tmp_path: Path) -> None:
         lost = _copy(store)
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         assert await _all(server) == bodies(0, number + 1)
+
+
+async def test_offsets_go_along_with_changes(tmp_path: Path) -> None:
+    """Those that this machine alone had are stored; later ones of its own are not undone."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await server.peer()
+        await peer.create("s")
+        await peer.declare("s", reference="p")
+        await peer.store(bodies(0))
+        stream = server.host.find("s")
+        async with stream.opened():
+            await stream.set_offset("a", 3)
+            await server.host.settings.set_arguments("s", [(CONFIRM, "store")])
+            await peer.store(bodies(20), 21)
+            await stream.set_offset("b", 4)
+            lost = _copy(store)
+            await server.host.settings.set_arguments("s", [(CONFIRM, "local")])
+            await peer.store(bodies(40), 41)
+            await stream.set_offset("b", 44)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        peer = await server.peer()
+        found = [(await peer.ask(c.QueryOffset, name, "s")).offset for name in "ab"]
+        assert found == [3, 4]
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await server.peer()
+        assert (await peer.ask(c.QueryOffset, "b", "s")).offset == 44
+        assert not list((tmp_path / "old").glob("streams/*/*/wal-*"))
 
 
 async def test_a_stream_that_was_confirmed_by_the_store_needs_its_log(tmp_path: Path) -> None:
