@@ -72,17 +72,25 @@ class Latencies(NamedTuple):
         return self.seconds[min(int(share * len(self.seconds)), len(self.seconds) - 1)] * 1e3
 
 
-def latencies(server: Server, stream: str, pace: Pace) -> Latencies:
-    """Publish at a pace and measure."""
+def latencies(server: Server, stream: str, pace: Pace, reader: Server | None = None) -> Latencies:
+    """Publish at a pace and measure.
+
+    Args:
+        server: that is published to.
+        stream: of it.
+        pace: see there.
+        reader: that consumers read from, where that is another server.
+    """
+    reader = reader or server
     values = (VALUE,) if pace.bystanders else ()
     with ExitStack() as stack:
         producer = stack.enter_context(server.connect())
         producer.request(c.DeclarePublisher, 0, "", stream)
-        consumers = [stack.enter_context(server.connect()) for _ in range(pace.consumers)]
+        consumers = [stack.enter_context(reader.connect()) for _ in range(pace.consumers)]
         for connection in consumers:
             connection.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters(values))
         for _ in range(pace.bystanders):
-            connection = stack.enter_context(server.connect())
+            connection = stack.enter_context(reader.connect())
             connection.request(c.Subscribe, 0, stream, NEXT, CREDIT, filters((_OTHER_VALUE,)))
         before = server.cpu_seconds()
         begin = time.perf_counter() + _LEAD_SECONDS

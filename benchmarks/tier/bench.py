@@ -17,6 +17,8 @@ from benchmarks.tier.stores import Place, Store
 from segments.disk import OsDisk
 from segments.store.local_copy import read_copy
 from segments.store.manifest import Manifest
+from segments.store.object_store import ObjectStore
+from streamd.broker.tier.claims import look
 from streamd.operations.tier_reports import StreamTier, TierState, TierStatus, from_row
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
@@ -209,6 +211,12 @@ def wait_until_ready(connection: RawConnection) -> None:
 def wait_until_stored(connection: RawConnection) -> None:
     """Return when nothing waits to be uploaded."""
     wait_until("all was stored", lambda: not status(connection).bytes_waiting)
+
+
+def has_catalog(store: ObjectStore) -> bool:
+    """A read-only server can begin."""
+    held = look(store)
+    return held is not None and held.cluster.catalog is not None
 
 
 def let_others_go_first(pid: int) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from statistics import median, quantiles
 
+from benchmarks.latency import Pace, latencies
 from benchmarks.load import Load, frames, publish
 from benchmarks.raw_connection import RawConnection
 from benchmarks.target import Target
@@ -15,18 +16,22 @@ from benchmarks.tier.bench import (
     at_most,
     at_once,
     go_on_as_all,
+    has_catalog,
     let_others_go_first,
     publish_all,
     status,
+    wait_until,
     wait_until_ready,
     wait_until_stored,
 )
 from benchmarks.tier.stores import Place, Proxy
+from segments.store.stores import open_store
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 
 _WINDOW = 1_000_000  # messages on their way: an interval has as many
 _LATENCIES, _RATE = 300, 50  # messages whose confirms are timed, and how many a second
+_UNTIL_READ = 5.0  # seconds: a read-only server has what was there before
 _STORE = Pair("stream-confirm", "store")
 
 
@@ -41,6 +46,7 @@ def confirming(bench: Bench) -> Iterator[Row]:
         for delay in (0.0, 0.01, 0.03, 0.1) if bench.store.endpoint else (0.0,):
             yield from _latencies(bench, interval, delay)
     yield from _requests(bench)
+    yield from _read_elsewhere(bench)
 
 
 def _publishing(bench: Bench, where: str, goal: float) -> Iterator[Row]:
@@ -133,3 +139,20 @@ def _requests(bench: Bench) -> Iterator[Row]:
             more = (sum(status(connection).requests.values()) - before) / seconds
             name = f"requests an hour at {rate} messages a second, one after the other"
             yield Row(name, f"{more * 3_600:,.0f}", more)
+
+
+def _read_elsewhere(bench: Bench) -> Iterator[Row]:
+    """From when a message is due here until a read-only server delivers it."""
+    place = bench.place()
+    with Target(bench.data(), *place.options) as target, target.connect() as connection:
+        connection.request(c.Create, STREAM, (_STORE,))
+        wait_until_ready(connection)
+        publish_all(connection, 1)
+        store = open_store(place.url, place.endpoint)
+        wait_until("the catalog was stored", lambda: has_catalog(store))
+        with Target(bench.data(), *place.options, "--read-only") as other:
+            time.sleep(_UNTIL_READ)
+            found = latencies(target, STREAM, Pace(1_000, bench.size.seconds * 10), other)
+    name = "1,000 messages a second: until a read-only server delivers them, p50; p99"
+    half, last = found.at(0.5) / 1e3, found.at(0.99) / 1e3
+    yield Row(name, f"{half:.2f}; {last:.2f} s", last, at_most(2), "s")

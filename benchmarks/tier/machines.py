@@ -26,6 +26,7 @@ from benchmarks.tier.bench import (
     Row,
     at_most,
     at_once,
+    has_catalog,
     let_others_go_first,
     messages_in,
     publish_all,
@@ -35,9 +36,7 @@ from benchmarks.tier.bench import (
     wait_until_stored,
 )
 from segments.errors import SegmentsError
-from segments.store.object_store import ObjectStore
 from segments.store.stores import open_store
-from streamd.broker.tier.claims import look
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import OffsetSpecification, Pair
@@ -87,7 +86,7 @@ def reading_elsewhere(bench: Bench) -> Iterator[Row]:
         publish_all(connection, messages_in(size.cold // 10), values=VALUES)
         wait_until_stored(connection)
         store = open_store(place.url, place.endpoint)
-        wait_until("the catalog was stored", lambda: _has_catalog(store))
+        wait_until("the catalog was stored", lambda: has_catalog(store))
         with Target(bench.data(), *place.options, "--read-only") as other:
             late = [_behind(connection, other, data) for _ in range(min(size.rounds, 3))]
         for number in range(size.rounds):
@@ -105,11 +104,6 @@ def reading_elsewhere(bench: Bench) -> Iterator[Row]:
     yield Row(name, f"{on:.2f} ms", on)
     yield Row("the same as a share", f"{on / off:.2f}", on / off, at_most(1.1))
     yield Row("from stored to delivered by it", f"{median(late):.2f} s", median(late))
-
-
-def _has_catalog(store: ObjectStore) -> bool:
-    held = look(store)
-    return held is not None and held.cluster.catalog is not None
 
 
 def _behind(connection: RawConnection, other: Target, data: Path) -> float:
