@@ -18,8 +18,9 @@ earlier starts to their ends, and ends them (wal_reading.py), before a stream th
 something in one is opened; what its disk lacks is put back (segments/recovery/tail.py), and what
 its disk has beyond that is stored before anybody sees it.
 
-Now and then the log is shortened: streams that hold it up are uploaded, the cluster object says
-where the log begins now, and then slots before that go. Fences stay.
+Now and then the log is shortened: the cluster object says where it begins now, and then slots
+before that go. Fences stay. It is once manifests have what was in the log a while ago, and at the
+latest every hour, or GiB: then streams that hold it up are uploaded.
 """
 
 import logging
@@ -75,6 +76,7 @@ _LONGEST_PAUSE = 2.0  # seconds before a slot is sent again
 _START_SECONDS = 10.0  # that the opening of a stream waits until the logs are read
 _LOOK_SECONDS = 10.0  # between two looks whether the log is to be shortened
 _SHORTEN_SECONDS, _SHORTEN_BYTES, _SHORTEN_SLOTS = 3_600.0, 1 << 30, 10_000
+_LOOK_BYTES = 32 << 20  # of a log that is worth while
 
 
 class Uploads(Protocol):
@@ -342,6 +344,18 @@ class _Sent:
         return encode_slot(replace(self.slot, sections=tuple(sections)), parts)
 
 
+class _Mark(NamedTuple):
+    """What manifests are to have before the first slots can go.
+
+    Attributes:
+        num_slots: so many.
+        ends: see KeptSlots.
+    """
+
+    num_slots: int
+    ends: dict[StreamKey, tuple[int, int]]
+
+
 class _OverError(TierError):
     """Something else is in the place of a slot: another server has ended the log."""
 
@@ -388,6 +402,7 @@ class StoreConfirms:
         self._changed = trio.lowlevel.ParkingLot()
         self._slots = KeptSlots()
         self._shortened_at = 0.0
+        self._mark: _Mark | None = None
 
     # -- what streams ask
 
@@ -664,12 +679,51 @@ class StoreConfirms:
         while True:
             await trio.sleep(_LOOK_SECONDS)
             self.watch.look(self.oldest_seconds)
-            if self._slots and self._is_long:
-                self._shortened_at = trio.current_time()
-                try:
+            try:
+                if self._slots and self._is_long:
+                    self._shortened_at = trio.current_time()
                     await self.shorten()
-                except SegmentsError as error:
-                    logger.warning("the write-ahead log in the tier is not shortened: %s", error)
+                elif self._mark is None:
+                    self._mark = self._next_mark()
+                elif self._is_reached(self._mark):
+                    await self._drop(self._mark.num_slots)
+            except SegmentsError as error:
+                logger.warning("the write-ahead log in the tier is not shortened: %s", error)
+
+    def _next_mark(self) -> _Mark | None:
+        """What the log has now; None for little."""
+        slots = self._slots
+        return _Mark(len(slots), dict(slots.ends)) if slots.num_bytes >= _LOOK_BYTES else None
+
+    def _is_reached(self, mark: _Mark) -> bool:
+        """Manifests have all of it, and offsets of consumers with later messages."""
+        return all(
+            self._is_stored(key, end, with_offsets=bool(last))
+            for key, (end, last) in mark.ends.items()
+        )
+
+    def _is_stored(self, key: StreamKey, end: int, *, with_offsets: bool) -> bool:
+        """A manifest has all of a stream before an offset, or it is deleted.
+
+        Offsets are stored with the end of a segment, as they are then. Where that is behind all
+        that was in slots at some time, so were the offsets.
+        """
+        if self._is_gone(key):
+            return True
+        manifest = self._manifest_of(key)
+        if manifest is None or manifest.next_offset < end:
+            return False
+        return not with_offsets or (
+            manifest.tracking is not None and manifest.tracking.next_offset > end
+        )
+
+    def _is_gone(self, key: StreamKey) -> bool:
+        found = self._find(key.virtual_host, key.stream)
+        return found is None or found.is_gone or found.life not in (None, key.creation)
+
+    def _manifest_of(self, key: StreamKey) -> Manifest | None:
+        found = self._find(key.virtual_host, key.stream)
+        return None if found is None else found.manifest
 
     @property
     def _is_long(self) -> bool:
@@ -685,9 +739,14 @@ class StoreConfirms:
         Raises:
             TierError: the store is away, or a stream cannot be uploaded.
         """
-        slots, count = self._slots, len(self._slots)
+        count = len(self._slots)
         await self._upload()
-        mine = self._ownership.identity.epoch
+        await self._drop(count)
+
+    async def _drop(self, count: int) -> None:
+        """Let the first slots go: first nobody reads them any more."""
+        slots, mine = self._slots, self._ownership.identity.epoch
+        self._mark = None
         await self._ownership.mark_wals(partial(slots.marks_without, count, present=mine))
         keys = slots.keys(count)
         slots.drop(count)
@@ -699,11 +758,9 @@ class StoreConfirms:
             requests: list[UploadRequest] = []
             for key, (end, has_offsets) in list(self._slots.ends.items()):
                 found = self._find(key.virtual_host, key.stream)
-                if found is None or found.is_gone or found.life not in (None, key.creation):
+                if found is None or self._is_gone(key):
                     continue
-                manifest = found.manifest
-                stored = manifest.next_offset if manifest is not None else 0
-                if stored < end or has_offsets:
+                if has_offsets or not self._is_stored(key, end, with_offsets=False):
                     requests.append(waiting.enter_context(found.requested()))
             for request in requests:
                 await request.ended()

@@ -683,6 +683,33 @@ async def test_the_log_is_shortened_and_what_is_left_is_enough(tmp_path: Path) -
         assert await _all(server, "t") == bodies(0, 3)
 
 
+async def test_the_log_is_shortened_as_segments_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is uploaded for it: it goes with segments that are full, and offsets with them."""
+    monkeypatch.setattr("streamd.broker.tier.wal._LOOK_BYTES", 10_000)
+    store, most = FakeStore(), 0
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server, stream_max_segment_size_bytes="20000")
+        stream = server.host.find("s")
+        async with stream.opened():
+            for number in range(60):
+                await peer.store([b"x" * 1_000] * 4, number * 4 + 1)
+                await stream.set_offset("a", number * 4)
+                await passes(15)
+                most = max(most, len(_slots(store)))
+                if number % 20 == 19:
+                    lost = _copy(store)
+                    async with tiered(tmp_path / f"{number}", lost, restore=True) as new:
+                        assert len(await _all(new)) == (number + 1) * 4
+                        asking = await new.peer()
+                        answer = await asking.ask(c.QueryOffset, "a", "s")
+                        assert answer.offset == number * 4
+            assert 5 < most < 30
+            assert len(manifest_of(store, "s").segments) > 5
+            assert server.host.find("s").log.segments.shown[-1].num_chunks  # and is not sealed
+
+
 @settings(max_examples=15, deadline=None)
 @given(strategies.lists(strategies.integers(0, 5), min_size=1, max_size=12), strategies.randoms())
 def test_whatever_the_store_does_what_was_confirmed_is_there(
