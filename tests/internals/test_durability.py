@@ -12,6 +12,7 @@ from segments.disk import File, OsDisk, OsFile
 from segments.flush import CHECKPOINT_BYTES, CHECKPOINT_CHUNKS
 from streamd.broker.streams.flusher import FlushMode
 from streamd.config import FLUSH_BYTES
+from streamd.operations.arguments import CONFIRM, STORE
 from tests.support.logs import append
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,9 @@ def test_every_number_that_is_named_is_explained() -> None:
 
 
 def test_the_figures() -> None:
-    assert re.findall(r"^\| `(\w+)`", PAGE, re.MULTILINE) == [mode.value for mode in FlushMode]
+    modes = re.findall(r"^\| `--flush (\w+)`", PAGE, re.MULTILINE)
+    assert modes == [mode.value for mode in FlushMode]
+    assert f"| [`{CONFIRM}={STORE}`]" in PAGE
     assert f"or {FLUSH_BYTES >> 20} MiB |" in PAGE
     assert f"{CHECKPOINT_BYTES >> 20} MiB or {CHECKPOINT_CHUNKS:,} chunks" in PAGE
 

@@ -48,11 +48,17 @@ _SUPER = "tests/clients/test_super_streams.py"
 _CLIENT = "tests/clients/test_client.py"
 _POSITION = "tests/clients/test_position.py"
 
+_WAL = "tests/broker/tier/test_wal.py"
 _UNREADABLE = "tests/segments/test_unreadable.py"
 _RECOVERY = "tests/segments/recovery/test_recovery.py"
 
 SENTENCES: dict[str, dict[str, str]] = {
     "docs/internals/durability.md": {
+        "has it, and all messages of the stream before it | nothing confirmed is lost | nothing "
+        "confirmed is lost | nothing confirmed is lost": _WAL,
+        "With `store` they get it when the store has it, so that neither a power failure nor the "
+        "loss of the machine takes it back.": _WAL,
+        "Streams with `stream-confirm=store` confirm only what is in the tier": _WAL,
         "nothing confirmed is lost": _LOST,
         "the last second is lost, and messages that arrived during the flush": _LOST,
         "With `always`, consumers too get a message only when it has been flushed, so a power "
@@ -86,6 +92,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "log is opened.": _OTHER_STATES,
     },
     "docs/concepts/streams.md": {
+        "declared with `--confirm store`, it confirms a message when the store has it, so that the "
+        "loss of the whole machine": _WAL,
         "Reading removes nothing, so any number of consumers can read a stream, each from any "
         "place, as often as they like.": _PASSED,
         "Offsets never change, and no message is ever moved.": _OFFSETS,

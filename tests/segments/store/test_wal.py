@@ -1,5 +1,9 @@
 """Slots of a write-ahead log: what was written is read, and nothing else passes for one."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, strategies
 
@@ -93,3 +97,19 @@ def test_other_keys_are_no_slots(key: str) -> None:
 
 def test_the_key_of_a_slot_says_which_it_is() -> None:
     assert slot_in(slot_key(12, 34)) == (12, 34)
+
+
+def test_the_page_shows_a_slot() -> None:
+    page = Path("docs/internals/file-format.md").read_text()
+    shown = re.search(r"<!-- a slot -->\n```text\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    line = json.loads(shown[1])
+    sections = tuple(Section(**section) for section in line.pop("sections"))
+    given = {name: line[name] for name in Slot.__dataclass_fields__ if name != "sections"}
+    head, _, _ = encode_slot(Slot(**given, sections=sections)).partition(b"\n")
+    assert json.loads(head) == json.loads(shown[1])
+    rows = page[shown.end() : page.index("## asked.json")]
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE) for name in row.split(", ")
+    }
+    assert named == {f"`{name}`" for name in {*given, *Section.__dataclass_fields__}}
