@@ -95,14 +95,14 @@ def runs_of(positions: Numbers, sizes: Numbers) -> list[Numbers]:
 
 
 @dataclass(slots=True)
-class _Mapped:
-    """A part of a file here, mapped: the system reads only what is looked at."""
+class Loaded:
+    """A part that is there, or a part of a file that is mapped; see Window."""
 
     start: int
     content: Bytes
 
     def load(self, starts: Numbers, ends: Numbers) -> None:
-        pass
+        """See Window; nothing is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class LocalSegment:
     def window(self, start: int, end: int) -> Window:  # noqa: D102 - see SegmentFile
         file = self._open()
         try:
-            return _Mapped(start, content_of(file, end)[start:])
+            return Loaded(start, content_of(file, end)[start:])
         finally:
             file.close()
 

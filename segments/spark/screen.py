@@ -6,7 +6,7 @@ of its segment.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,7 +40,11 @@ def by_index(index: FilterFile) -> Screen:
     return screen
 
 
-def by_filters(file: SegmentFile, positions: Numbers, headers: Headers) -> Screen:
+class _HasWindows(Protocol):
+    def window(self, start: int, end: int) -> Window: ...
+
+
+def by_filters(file: _HasWindows, positions: Numbers, headers: Headers) -> Screen:
     """The test by the chunks' own filters; as `ChunkMatcher.matches` and the header check say."""
 
     def screen(rows: Numbers, matcher: ChunkMatcher) -> Mask:
@@ -53,7 +57,7 @@ def by_filters(file: SegmentFile, positions: Numbers, headers: Headers) -> Scree
 
 
 def _may_match(
-    file: SegmentFile, positions: Numbers, headers: Headers, matcher: ChunkMatcher
+    file: _HasWindows, positions: Numbers, headers: Headers, matcher: ChunkMatcher
 ) -> Mask:
     window = _filters_of(file, positions, headers)
     found: Mask = headers["filter_scheme"] != MMH3_SCHEME
@@ -71,7 +75,7 @@ def _may_match(
     return found
 
 
-def _filters_of(file: SegmentFile, positions: Numbers, headers: Headers) -> Window:
+def _filters_of(file: _HasWindows, positions: Numbers, headers: Headers) -> Window:
     """A window of some chunks, whose headers and filters are loaded."""
     if not len(positions):
         return file.window(0, 0)

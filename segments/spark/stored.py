@@ -2,7 +2,8 @@
 
 The manifest says which segments there are, their indexes where their chunks are, and their filter
 indexes which of these may hold what is asked for: so planning reads no segment. Tasks read ranges.
-What was published since the newest stored segment was sealed is not in the store.
+Behind the segments comes what write-ahead logs have of a stream that is confirmed by the store. All
+else that was published since the newest stored segment was sealed is not in the store.
 """
 
 import os
@@ -25,7 +26,8 @@ from segments.spark.headers import Bytes, Mask, Numbers
 from segments.spark.inventory import EVERYTHING, Bounds, Gap, Listing, NotAStream, NothingYet
 from segments.spark.messages import PADDING
 from segments.spark.ranges import Range, ask_in_order, merged, read_in_order
-from segments.spark.screen import Screen, by_index, keep_all
+from segments.spark.screen import Screen, by_filters, by_index, keep_all
+from segments.spark.stored_tail import Part, Slots, chunks_of
 from segments.store.address import parse_address
 from segments.store.lookup import find_stream, read_folder
 from segments.store.manifest import Manifest, StoredSegment
@@ -89,14 +91,20 @@ def find_stored(path: str, endpoint: str = "") -> "StoredStream":
     """
     url, host, name = _parts(path)
     place = StorePlace(url, parse_address(url, endpoint).endpoint)
+    store, slots = place.open(), Slots((host, name))
+    slots.look(store)
+    manifest, reason = None, ""
     try:
-        manifest = find_stream(place.open(), host, name)
+        manifest = find_stream(store, host, name)
     except MissingError as error:
+        reason = str(error)
+    newest = slots.newest(manifest)
+    if newest is None:
         raise NothingYet(
-            f"{error} in {url}; a path ends with virtual host and stream, as %2F/NAME, and a "
+            f"{reason} in {url}; a path ends with virtual host and stream, as %2F/NAME, and a "
             "stream is there once its first segment was uploaded"
-        ) from error
-    return StoredStream(place, manifest)
+        )
+    return StoredStream(place, newest, slots)
 
 
 def _parts(path: str) -> tuple[str, str, str]:
@@ -113,11 +121,17 @@ def _parts(path: str) -> tuple[str, str, str]:
 
 
 class StoredStream:
-    """A stream of which there is a manifest; see inventory.Stream."""
+    """A stream of which there is something; see inventory.Stream.
 
-    def __init__(self, place: StorePlace, manifest: Manifest) -> None:
+    Args:
+        manifest: an empty one where there is none.
+        slots: as they were before that was read.
+    """
+
+    def __init__(self, place: StorePlace, manifest: Manifest, slots: Slots) -> None:
         self._place = place
-        self._manifest = manifest
+        self._manifest, self._slots = manifest, slots
+        self._tail = slots.behind(manifest)
         self.name = manifest.stream.stream
         self.path = f"{place.url}/{manifest.stream.folder}"
         self.life = manifest.stream.creation
@@ -135,13 +149,58 @@ class StoredStream:
             and (bounds.end_offset is None or segment.base_offset < bounds.end_offset)
         )
         list_one = partial(self._listing, store=self._place.open(), bounds=bounds)
-        return (found for found in ask_in_order(list_one, wanted) if found is not None)
+        yield from (found for found in ask_in_order(list_one, wanted) if found is not None)
+        yield from self._tail_listings(bounds)
+
+    def _tail_listings(self, bounds: Bounds) -> Iterator[Listing]:
+        """Chunks behind the segments."""
+        end = self._manifest.next_offset
+        wanted = [
+            part
+            for part in self._tail
+            if part.section.next_offset > bounds.start_offset
+            and (bounds.end_offset is None or part.section.after < bounds.end_offset)
+        ]
+        list_one = partial(self._tail_listing, store=self._place.open(), bounds=bounds)
+        try:
+            for found in ask_in_order(list_one, wanted, lambda part: part.section.size):
+                yield found
+                end = found.next_offset
+        except MissingError:  # segments have them by now
+            start = max(end, wanted[0].section.after)
+            for found in self.refreshed().listings(bounds._replace(start_offset=start)):
+                yield _behind(found, start)
+
+    def _tail_listing(self, part: Part, *, store: ObjectStore, bounds: Bounds) -> Listing:
+        file = StoredFile(self._place, part.key, part.size)
+        try:
+            chunks = chunks_of(store, part, self._manifest.next_offset)
+        except FormatError as error:
+            raise CorruptError(file.path, part.position, str(error)) from error
+        headers = chunks.headers
+        ids = headers["chunk_id"].astype(np.int64)
+        filters = by_filters(chunks, chunks.positions, headers)
+        return Listing(
+            file,
+            int(ids[0]),
+            chunks.positions,
+            columns.total_sizes(headers),
+            ids,
+            columns.next_offsets(headers),
+            headers["timestamp_ms"].astype(np.int64),
+            headers["chunk_type"] == USER,
+            filters if bounds.needs_filters else keep_all,
+            [],
+            part.section.next_offset,
+        )
 
     def ends(self) -> tuple[int, int]:  # noqa: D102 - see Stream
         return self._manifest.first_offset, self.sealed_end()
 
     def sealed_end(self) -> int:  # noqa: D102 - see Stream
         segments = self._manifest.segments
+        if self._tail:
+            return self._tail[-1].section.next_offset
         return segments[-1].next_offset if segments else self._manifest.next_offset
 
     def refreshed(self) -> "StoredStream":
@@ -151,14 +210,15 @@ class StoredStream:
             NotAStream: it is no more.
             TierError: the store refused, or could not be reached.
         """
-        key = self._manifest.stream
+        key, store = self._manifest.stream, self._place.open()
+        self._slots.look(store)
         try:
-            found = read_folder(self._place.open(), key.folder).manifest
+            found: Manifest | None = read_folder(store, key.folder).manifest
         except MissingError:
-            found = None
-        if found is None or found.is_deleted:
+            found = None if self._manifest.revision else self._slots.newest(None)
+        if found is None or found.is_deleted or found.stream != key:
             raise NotAStream(f"{self.path} was deleted while it was read")
-        return StoredStream(self._place, found)
+        return StoredStream(self._place, found, self._slots)
 
     def _listing(
         self, segment: StoredSegment, *, store: ObjectStore, bounds: Bounds
@@ -230,6 +290,22 @@ def _listing(file: "StoredFile", segment: StoredSegment, index: bytes, screen: S
         _of_rows(screen, rows),
         [_gap(file, place) for place in damage],
         segment.next_offset,
+    )
+
+
+def _behind(listing: Listing, offset: int) -> Listing:
+    """A listing without chunks and gaps before an offset."""
+    rows = np.flatnonzero(listing.chunk_ids >= offset)
+    return listing._replace(
+        base_offset=max(listing.base_offset, offset),
+        positions=listing.positions[rows],
+        sizes=listing.sizes[rows],
+        chunk_ids=listing.chunk_ids[rows],
+        chunk_ends=listing.chunk_ends[rows],
+        timestamps=listing.timestamps[rows],
+        is_user=listing.is_user[rows],
+        screen=_of_rows(listing.screen, rows),
+        gaps=[gap for gap in listing.gaps if gap.next_offset > offset],
     )
 
 

@@ -135,6 +135,12 @@ def decode_slot(key: str, content: bytes) -> tuple[Slot, list[memoryview]]:
         VersionError: a later version of this program wrote it.
         FormatError: it is not one, is damaged, or another one than its key says.
     """
+    slot, position = decode_head(key, content)
+    return slot, _parts(slot.sections, memoryview(content)[position:])
+
+
+def decode_head(key: str, content: bytes) -> tuple[Slot, int]:
+    """What a slot says, and where its chunks begin, by the first bytes of it; see `decode_slot`."""
     head_end = content.find(b"\n") + 1
     crc_end = content.find(b"\n", head_end) + 1
     if not (head_end and crc_end):
@@ -144,7 +150,7 @@ def decode_slot(key: str, content: bytes) -> tuple[Slot, list[memoryview]]:
     slot = fields.decode(head, Slot)
     if slot_key(slot.epoch, slot.slot) != key:
         raise FormatError(f"it is slot {slot.slot} of epoch {slot.epoch}")
-    return slot, _parts(slot.sections, memoryview(content)[crc_end:])
+    return slot, crc_end
 
 
 def _parts(sections: Sequence[Section], body: memoryview) -> list[memoryview]:

@@ -161,7 +161,7 @@ def test_only_the_chunks_that_match_are_fetched(tmp_path: Path, store: Counted) 
     assert sorted(size for _, _, size in store.ranges) == sorted(
         int(size) for piece in wanted for size in piece.sizes
     )
-    planning = [CLUSTER, manifest.stream.manifest]
+    planning = [CLUSTER, CLUSTER, manifest.stream.manifest]  # of logs, and of manifests that count
     for suffix in (INDEX_SUFFIX, FILTER_SUFFIX):
         planning += [segment.key(manifest.stream, suffix) for segment in manifest.segments]
     assert sorted(store.whole) == sorted(planning)
@@ -193,7 +193,7 @@ def test_an_offset_needs_the_indexes_of_its_segments_alone(tmp_path: Path, store
     assert len(rows(path_in(store), startOffset="80", endOffset="100")) == 20
     second = manifest.segments[1]
     index = second.key(manifest.stream, INDEX_SUFFIX)
-    assert store.whole == [CLUSTER, manifest.stream.manifest, index]
+    assert store.whole == [CLUSTER, CLUSTER, manifest.stream.manifest, index]
     assert len(store.ranges) == 1
 
 
