@@ -81,6 +81,7 @@ class StorageError(SegmentsError):
         is_full: the disk or the quota is used up.
         is_temporary: nothing was done for a shortage, so the same operation may succeed later.
             Never true of a flush: the system may have dropped what it could not write.
+        is_flush: it was one.
         is_missing: the file is not there.
         errno, reason: of the OSError.
     """
@@ -88,7 +89,8 @@ class StorageError(SegmentsError):
     def __init__(self, operation: str, path: str, cause: OSError) -> None:
         self.shortage, advice = _SHORTAGES.get(cause.errno or 0, ("", ""))
         self.is_full = self.shortage == FULL_DISK
-        self.is_temporary = bool(self.shortage) and operation != FLUSH
+        self.is_flush = operation == FLUSH
+        self.is_temporary = bool(self.shortage) and not self.is_flush
         self.is_missing = cause.errno == errno.ENOENT
         self.errno, self.reason = cause.errno, cause.strerror or str(cause)
         reason = f"{self.reason}; {advice}" if advice else self.reason

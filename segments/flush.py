@@ -80,6 +80,8 @@ class Flush:
         try:
             self._write(checkpoint)
         except StorageError as error:
+            if error.is_flush:
+                raise  # the next one would be of the same names and indexes, and succeed
             self.fault = str(error)
             if self.has_new_names and is_new:
                 self.newest.segment.disk.sync_folder(self.newest.segment.folder)
@@ -116,7 +118,6 @@ class Flush:
 #     running  handed to the flush that is going on, of which there is at most one
 #
 #     newest --rolled--> sealed --begin--> running --end--> nowhere
-#                               <--end, to be tried again--
 #     newest --begin, if it has grown--> running, and stays the newest
 #
 # Segments that were found on opening, and of which no checkpoint says that they are on the
@@ -368,10 +369,12 @@ class Flushing:
         if is_temporary:
             journal.flush_failed(is_new=has_new_journal)
         journal.give_back(is_safe=is_done and not flush.is_partial)
-        if is_temporary:
-            self._take_back(flush)
+        for segment in self._running:
+            segment.release()
+        self._running = {}
+        if is_temporary:  # only names are missing: they are synced behind all files
+            self._has_new_names = self._has_new_names or flush.has_new_names
             return []
-        self._let_go()
         if not is_done:
             writer.failed = writer.failed or error
             return []
@@ -384,24 +387,6 @@ class Flushing:
                 self._indexes.pop(path, None)
         shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]
         return shown
-
-    def _take_back(self, flush: Flush) -> None:
-        """A flush could not be completed, and everything is to be flushed again."""
-        self._found = [*flush.found, *self._found]
-        self._has_new_names = self._has_new_names or flush.has_new_names
-        again = {}
-        for segment, file in self._running.items():
-            if segment is flush.newest.segment:
-                segment.release()
-            else:
-                again[segment] = file
-        self._running, self.sealed = {}, {**again, **self.sealed}
-
-    def _let_go(self) -> None:
-        """A flush has failed, or is over."""
-        for segment in self._running:
-            segment.release()
-        self._running = {}
 
     def release(self) -> None:
         """Nothing will be flushed any more."""

@@ -5,11 +5,11 @@ import errno
 import pytest
 
 from segments import Log, LogPolicy
-from segments.errors import StorageError
+from segments.errors import FLUSH, StorageError
 from segments.verify import verify
 from tests.support.disk import FaultyDisk, FaultyFile
 from tests.support.logs import append, read_bodies
-from tests.support.recorder import Drop, RecordingDisk
+from tests.support.recorder import Drop, Operation, RecordingDisk, Sync
 
 
 class FolderDisk(FaultyDisk):
@@ -53,6 +53,26 @@ class RefusingDisk(FaultyDisk):
         if self.part in path:
             raise StorageError("create", path, OSError(self._code, "refused"))
         return super().create(path)
+
+
+class DroppingDisk(RecordingDisk):
+    """A disk whose next sync of something fails; what it was to bring to the device is lost.
+
+    Attributes:
+        fails: end of its path; empty for none.
+    """
+
+    fails = ""
+
+    def do(self, operation: Operation) -> None:
+        if isinstance(operation, Sync) and self.fails:
+            names = {"s": self.tree.find("s"), **self.tree.folders[self.tree.find("s") or 0]}
+            found = [name for name, node in names.items() if node == operation.node]
+            if any(name.removesuffix(".tmp").endswith(self.fails) for name in found):
+                self.fails = ""
+                super().do(Drop(operation.node))
+                raise StorageError(FLUSH, found[0], OSError(errno.EIO, "Input/output error"))
+        super().do(operation)
 
 
 @pytest.mark.parametrize("takes_checkpoints", [False, True])
@@ -202,6 +222,34 @@ def test_what_a_failed_sync_has_left_is_written_again() -> None:
     assert (log.report.losses, log.journal.tracking.offset(b"reader")) == ((), 4)
     log.close()
     assert list(verify(disk, "s")) == []
+
+
+@pytest.mark.parametrize("part", [".index", "checkpoint", "s"])
+def test_a_sync_that_fails_behind_the_messages_is_not_repeated(part: str) -> None:
+    """The next one would succeed, and the checkpoint would speak for what is not there."""
+    disk = DroppingDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=40), disk)
+    disk.sync_folder("")
+    for n in range(90):
+        append(log, [b"%d" % n])
+    disk.fails = part
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            log.flush(with_checkpoint=True)
+    del log  # killed
+    Log.open("s", LogPolicy(), disk)
+    disk = DroppingDisk(disk.synced(len(disk.operations)), boot=2)
+    log = Log.open("s", LogPolicy(), disk)
+    assert read_bodies(log) == [b"%d" % n for n in range(90)]
+    log.close()
+    assert list(verify(disk, "s")) == []
+
+
+def test_a_log_whose_name_fails_to_reach_the_device_is_not_opened() -> None:
+    disk = DroppingDisk()
+    disk.fails = "s"
+    with pytest.raises(StorageError):
+        Log.open("s", LogPolicy(), disk)
 
 
 def test_the_name_of_a_journal_that_a_killed_process_left() -> None:

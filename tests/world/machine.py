@@ -28,7 +28,11 @@ from tests.support.recorder import Cut, Drop, Link, Move, RecordingDisk, Sync, T
 here: ContextVar["Machine | None"] = ContextVar("the machine of this task", default=None)
 
 _REFUSALS = {"full": errno.ENOSPC, "few": errno.EMFILE, "broken": errno.EIO}
-_CREATED = ("open", "create")
+_NEEDED = {
+    "few": ("create", "open"),
+    "full": ("create", "make", "write", "cut"),
+    "broken": ("create", "make", "write", "cut", FLUSH),
+}
 _MOST_RECORDED = 300  # operations, before the record starts later
 
 
@@ -43,9 +47,9 @@ class Machine:
         data: the server's folder.
         num_lives: how many folders there were.
         num_boots: how often it was started, from any number on.
-        wrong: "" or what each write and sync is refused with: "full", "broken"; with "few" only new
-            files are. A full disk takes a part of what is written, perhaps; what a broken one has
-            not synced is lost with the power, whatever it says later.
+        wrong: "" or what each write and sync is refused with: "full", "broken"; with "few" what
+            makes or opens a file is. A full disk takes a part of what is written, perhaps; what a
+            broken one has not synced is lost with the power, whatever it says later.
         num_refused: how many have been.
         broken_at: when that began, until the next server.
         kinds: of operations that there were, and how many of each: what is done to which file.
@@ -222,7 +226,7 @@ class Machine:
                 (segments_disk.OsFile, ("write", "truncate", "sync")),
                 (
                     segments_disk.OsDisk,
-                    ("create", "make_folder", "remove", "remove_folder", "rename"),
+                    ("create", "open", "make_folder", "remove", "remove_folder", "rename"),
                 ),
                 (segments_disk.OsDisk, ("sync_folder", "boot")),
                 (Path, ("rename",)),
@@ -245,8 +249,7 @@ class Machine:
         return path[len(self._root) + 1 :]
 
     def _refuse(self, operation: str, path: str) -> None:
-        is_meant = self.wrong != "few" or operation in _CREATED
-        if self.wrong and is_meant and self._place(path) is not None:
+        if operation in _NEEDED.get(self.wrong, ()) and self._place(path) is not None:
             self.num_refused += 1
             number = _REFUSALS[self.wrong]
             raise StorageError(operation, path, OSError(number, errno.errorcode[number]))
@@ -305,7 +308,7 @@ class Machine:
     def _create(self, original: Any) -> Any:
         def create(disk: Any, path: str) -> Any:
             self._step("create", path)
-            self._refuse("open", path)
+            self._refuse("create", path)
             file = original(disk, path)
             place = self._place(path)
             if place is not None:
@@ -316,6 +319,13 @@ class Machine:
             return file
 
         return create
+
+    def _open(self, original: Any) -> Any:
+        def opened(disk: Any, path: str, *, writable: bool) -> Any:
+            self._refuse("open", path)
+            return original(disk, path, writable=writable)
+
+        return opened
 
     def _folder_of(self, place: str) -> int:
         """The node of a folder; one that was made by others is taken for synced."""
@@ -330,7 +340,7 @@ class Machine:
     def _make_folder(self, original: Any) -> Any:
         def make_folder(disk: Any, folder: str) -> None:
             self._step("make", folder)
-            self._refuse("create", folder)
+            self._refuse("make", folder)
             place = self._place(folder)
             original(disk, folder)
             if place is None:

@@ -39,7 +39,8 @@ class Sharing:
     def __init__(self, world: World) -> None:
         self._world = world
         self._witness = world.witness
-        self._active: dict[str, tuple[Line, Harness | None]] = {}  # those that were told so
+        # Those that were told so, by which server, with so many refusals of its disk.
+        self._active: dict[str, tuple[Line, tuple[Harness | None, int]]] = {}
         self._strict = world.witness.of_another(_STRICT)
         self._sales = [world.witness.of_another(f"{_SUPER}-{n}") for n in range(_PARTITIONS)]
         self._is_deleted = False
@@ -94,15 +95,16 @@ class Sharing:
             start = NEXT
             self._world.note(f"{who} is told {command.active}")
             if command.active:
-                server = self._world.box.server
+                box = self._world.box
+                told_by = box.server, box.machine.num_refused  # then it may have closed the stream
                 others = [
                     other
-                    for other, (line, told_by) in self._active.items()
-                    if other != who and not line.is_killed and told_by is server
+                    for other, (line, by) in self._active.items()
+                    if other != who and not line.is_killed and by == told_by
                 ]
-                if others and server is not None:  # else all connections end
+                if others and box.server is not None:  # else all connections end
                     self._witness.faults.append(f"one at a time is active: {who} beside {others}")
-                self._active[who] = self._world.box.line_of(peer), server
+                self._active[who] = box.line_of(peer), told_by
                 found = await peer.ask(c.QueryOffset, _TEAM, STREAM)
                 start = OffsetSpecification(_OFFSET, found.offset + 1) if found.code == 1 else FIRST
             else:

@@ -49,9 +49,11 @@ Program = Callable[[], Awaitable[None]]
 _DELAYS = (0, 0, 0, 0.001, 0.01, 0.1)  # seconds that work in a thread takes
 _LATE = (0.5, 3)  # the same when it is late, before and after
 _LATE_FLUSH_SECONDS = 20.0  # that a flush which has begun then may take
+_FEW_SECONDS = 3.0  # that descriptors, or room, are short at most
 _PAUSES = (0, 0.01, 0.1, 0.3, 1, 3)  # seconds between faults
 _MOST_FAULTS = 30
 _LASTING = ("full", "late", "stall")  # what a server has to get over by itself, as the last fault
+_OVERLAPPING = 2  # of so many of these, all but one go on when the next fault comes
 _ALIVE = 5  # of so many faults all but one wait for a server that they can meet
 _MOST_OPERATIONS, _MOST_SYNCS = 80, 12  # on the disk, until the machine fails at one
 _LONGEST = 600  # seconds until everything must have ended
@@ -266,8 +268,12 @@ class World:
                 await trio.sleep(fault.after)
                 self.note(f"[{fault.name}]")
                 self.chance = Random(fault.seed)
-                if fault.name in self._harms:
-                    await self._harms[fault.name]()
+                harm = self._harms.get(fault.name, _nothing)
+                is_long = fault.name in _LASTING and "tier" not in self.box.settings
+                if is_long and fault.seed % _OVERLAPPING:
+                    nursery.start_soon(harm)
+                else:
+                    await harm()
             self.is_ending = True
             for box in self.boxes.values():
                 box.machine.disarm()
@@ -431,7 +437,7 @@ class World:
     async def _fill(self) -> None:
         """There is no room, or none for other files; the power fails meanwhile, perhaps."""
         self._go_wrong(self.chance.choice(("full", "full", "few")))
-        await trio.sleep(self.chance.choice((0.05, 1, 3)))
+        await trio.sleep(self.chance.choice((0.05, 1, _FEW_SECONDS)))
         self.box.machine.disarm()
         if self.box.machine.wrong and self.chance.random() < 0.4:
             self.chance.choice((self._lose_power, self.end_process))()
@@ -443,6 +449,8 @@ class World:
 
         def begin() -> None:
             machine.wrong = how
+            if how == "few":
+                self._flushes_wait(_FEW_SECONDS)
             if how == "broken":
                 machine.broken_at = trio.current_time()
 
@@ -498,14 +506,18 @@ class World:
 
     async def _be_late(self) -> None:
         """What asks the disk, or the store, waits long for its answer."""
+        self._lateness = self.chance.choice(_LATE)
+        seconds = self.chance.choice((1, 5))
+        self._flushes_wait(seconds)
+        await trio.sleep(seconds)
+        self._lateness = 0
+
+    def _flushes_wait(self, seconds: float) -> None:
+        """For so long, and those that have begun then."""
         now = trio.current_time()
         if now > self._late_until + _LATE_FLUSH_SECONDS:
             self._late_at = now
-        self._lateness = self.chance.choice(_LATE)
-        seconds = self.chance.choice((1, 5))
         self._late_until = max(self._late_until, now + seconds)
-        await trio.sleep(seconds)
-        self._lateness = 0
 
     async def _stall(self) -> None:
         """Nothing moves on some connections for a while."""
@@ -542,6 +554,10 @@ def _turns(chance: Random) -> Iterator[float]:
     """How long steps take, of those who let others have their turn after a while."""
     while True:
         yield chance.choice((0, 0, 0, 1))
+
+
+async def _nothing() -> None:
+    """A harm that this world does not have."""
 
 
 def _some(names: list[str], chance: Random) -> list[str]:
