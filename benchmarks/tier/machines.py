@@ -42,6 +42,7 @@ from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 
 _OFFSET = 4
+_WAL_BYTES, _WINDOW = 50_000_000, 1_000_000
 _SOON = ("--tier-roll-seconds", "1")  # so that all is stored soon
 _RATE = 1_000
 _LEAD_SECONDS = 0.05
@@ -50,25 +51,37 @@ _IDS = struct.Struct(">BI")  # of a confirm: the publisher, and how many ids fol
 
 
 def restoring(bench: Bench) -> Iterator[Row]:
-    """A new machine."""
+    """A new machine: of a server that confirms by itself, and of one whose tier confirms."""
+    yield from _restoring(bench, "")
+    yield from _restoring(bench, "store")
+
+
+def _restoring(bench: Bench, confirm: str) -> Iterator[Row]:
     size, place = bench.size, bench.place()
     each = size.restore // size.streams
     segment = Pair(SEGMENT_BYTES, str(max(each // 4, MIB)))
+    more = (Pair("stream-confirm", confirm),) if confirm else ()
     names = [f"{STREAM}-{number}" for number in range(size.streams)]
     load = Load(messages_in(each))
     made = frames(load)
     with Target(bench.data(), *at_once(place, *_SOON)) as target, target.connect() as connection:
         for name in names:
-            connection.request(c.Create, name, (segment,))
+            connection.request(c.Create, name, (segment, *more))
             publish(connection, name, load, made)
         least = len(names) * load.messages * load.size
         wait_until("all was stored", lambda: status(connection).bytes_remote >= least)
         wait_until_stored(connection)
         found = status(connection).bytes_remote / GB
+        for name in names if confirm else []:
+            last = load._replace(messages=messages_in(_WAL_BYTES // len(names)), window=_WINDOW)
+            publish(connection, name, last, frames(last))
+        log = status(connection).slot_bytes_kept / MIB
     began = time.perf_counter()
     with Target(bench.data(), *place.options, "--restore") as target:
         seconds = time.perf_counter() - began
         name = f"restore {len(names)} streams of {found:.2f} GB: until it is ready"
+        if confirm:
+            name = f"the same with {log:.0f} MiB of messages that only the tier confirmed"
         yield Row(name, f"{seconds:.2f} s", seconds, at_most(3), "s")
         with target.connect() as connection:
             connection.send(c.Subscribe, 0, names[len(names) // 2], FIRST, 1, ())

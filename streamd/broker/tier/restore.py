@@ -69,7 +69,13 @@ from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.wal_reading import StoredTail, Tails
 from streamd.net import threads
-from streamd.operations.arguments import arguments_from_json, plain_arguments, policy_of
+from streamd.operations.arguments import (
+    CONFIRM,
+    STORE,
+    arguments_from_json,
+    plain_arguments,
+    policy_of,
+)
 from streamd.operations.names import as_sent, stream_folder
 
 logger = logging.getLogger(__name__)
@@ -388,7 +394,8 @@ class _Restore:
             if key.creation >= creation:
                 folder, disk = stream_folder(self._data, *key[:2]), OsDisk()
                 put_mark(disk, folder, WAL, key.creation)
-                disk.sync_folder(folder)
+                if {**tail.arguments, **tail.settings}.get(CONFIRM) != STORE:
+                    disk.sync_folder(folder)  # else opening it needs the log anyhow
         return list(found.values())
 
     def _begin_in_log(self, tail: StoredTail) -> Stored:
