@@ -182,11 +182,12 @@ class StreamViews:
         try:
             stream = host.find(name)
             async with stream.opened() as log:
-                stored = await stored_offsets(stream, self._broker.now_ms)
+                stored = await self._stored(stream)
+                known = stored or []
                 contents = v.StreamContents(
-                    _picture(log, consumers, stored),
-                    stored[: v.MOST_ROWS],
-                    max(0, len(stored) - v.MOST_ROWS),
+                    _picture(log, consumers, known),
+                    None if stored is None else stored[: v.MOST_ROWS],
+                    max(0, len(known) - v.MOST_ROWS),
                     selectors_of(stream) if rights.may_read else None,
                     bool(stream.alarm) and not stream.failed,
                     self._broker.history.stream(stream),
@@ -203,6 +204,13 @@ class StreamViews:
             )
         now = plain_arguments(host.row(name).effective)
         return v.StreamView(details, now, rights, consumers, publishers, contents)
+
+    async def _stored(self, stream: Stream) -> list[StoredOffset] | None:
+        """Offsets that consumers have stored; None while nobody knows whether they are safe."""
+        try:
+            return await stored_offsets(stream, self._broker.now_ms)
+        except Refused:
+            return None
 
     async def _people(
         self,

@@ -243,7 +243,8 @@ class StreamContents(msgspec.Struct, frozen=True):
     """What an open stream has.
 
     Attributes:
-        stored: the first offsets that consumers have stored, by name.
+        stored: the first offsets that consumers have stored, by name; None while the tier has not
+            confirmed them.
         num_more_stored: that are not among them.
         selectors: None for those who may not see them.
         is_passing: what is wrong passes by itself.
@@ -251,7 +252,7 @@ class StreamContents(msgspec.Struct, frozen=True):
     """
 
     picture: SegmentMap
-    stored: list[StoredOffset]
+    stored: list[StoredOffset] | None
     num_more_stored: int
     selectors: list[Selector] | None
     is_passing: bool

@@ -16,8 +16,11 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
     Args:
         stream: the stream.
         now_ms: the wall clock, in ms since 1970.
+
+    Raises:
+        Refused: what was stored is not safe yet, and the store that is to confirm it takes long.
     """
-    await stream.settled()  # what is answered is as safe as a confirmed message
+    await stream.settled_soon()  # what is answered is as safe as a confirmed message
     found: list[StoredOffset] = []
     async for reference, offset in in_turns(sorted(stream.log.journal.tracking.offsets().items())):
         if not stream.is_open:

@@ -12,6 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+import trio
+
 from segments import ChunkMatcher, Log, OffsetSpec, Reader, Start, StorageError
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy
@@ -37,6 +39,8 @@ from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
+
+_SOON_SECONDS = 5.0
 
 Result = TypeVar("Result")
 
@@ -322,6 +326,16 @@ class Stream:
             await self.life.changed()
         if self.life.opened_log is not None:
             await self.life.opened_log.writer.settled()
+
+    async def settled_soon(self) -> None:
+        """As `settled`, for those who look and shall not wait as long as a store is away.
+
+        Raises:
+            Refused: the store takes long; says why, if that is known.
+        """
+        with trio.move_on_after(0 if self._waits else _SOON_SECONDS):
+            return await self.settled()
+        raise Refused(Reason.NOT_AVAILABLE, self._waits or "confirms wait for the tier; try again")
 
     def store_offset(self, reference: str, offset: int) -> None:
         """Remember a consumer's offset; on disk with the writer's next turn.

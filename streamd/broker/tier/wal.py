@@ -642,7 +642,10 @@ class StoreConfirms:
                 return
             except TierError as error:
                 self._ownership.look_again(error)
-                self._failed(error)
+                if (
+                    sent is self._sent[0] or not self.watch.cause
+                ):  # the same for all, in one's words
+                    self._failed(error)
                 pause = min(next_pause(pause), _LONGEST_PAUSE)
                 await trio.sleep(shortened(pause))
             else:

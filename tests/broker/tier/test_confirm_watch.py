@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import trio
 
 from segments.store.object_names import WAL_FOLDER
 from streamd.broker.tier.confirm_watch import ConfirmWatch, Unconfirmed
@@ -11,9 +12,12 @@ from streamd.broker.traffic import SECONDS, Histogram
 from streamd.engine.caller import DoorCaller
 from streamd.operations.server import GetOverview
 from streamd.operations.tier_reports import TierStatus
+from streamd.wire.stream import commands as c
 from tests.broker.tier.support import passes, tier_of, tiered
+from tests.support.console import visitor
 from tests.support.fake_store import FakeStore, late_answers
-from tests.support.server import Harness, Peer
+from tests.support.http import Http
+from tests.support.server import OK, Harness, Peer
 
 STORE = {"stream_confirm": "store"}
 
@@ -121,6 +125,31 @@ async def test_the_overview_has_it(tmp_path: Path) -> None:
         assert "1 message of 1 stream" in kinds["confirms"]
         assert "takes no messages: confirms wait for the tier" in kinds["stream"]
         assert "tier" not in kinds  # the rest of the store answers
+
+
+async def test_who_looks_does_not_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, "s", 1)
+        await peer.store([b"0"])
+        store.fail(times=-1)
+        await peer.publish([b"1", b"2"], 2)
+        await passes(10)
+        began = trio.current_time()
+        other = await server.peer()
+        assert (await other.ask(c.StreamStats, "s")).code == OK
+        found = visitor(server)
+        await found.log_in()
+        page = await found.page("/streams/%2F/s")
+        text = " ".join(page.get_text(" ").split())
+        assert "Not confirmed yet 2 messages wait for the tier" in text
+        assert "They are shown when the tier has confirmed them." in text
+        assert "confirms wait for the tier" in text.lower()
+        assert await Http(server).code("GET", "queues/%2F/s") == 200
+        assert trio.current_time() < began + 2
+        store.heal()
+        assert len(await peer.confirmed(2)) == 2
+        assert "They are shown when" not in await found.text("/streams/%2F/s")
 
 
 def test_without_a_stream_there_is_nothing_to_count() -> None:
