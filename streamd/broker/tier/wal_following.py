@@ -8,7 +8,7 @@ What was read of a stream, and is in no manifest yet, is kept in a file, see `Gr
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -232,7 +232,9 @@ class GrowingTail:
         return not self._parts
 
 
-def _chunks(path: str, parts: Iterable[Part]) -> Iterator[TailChunk]:
+def _chunks(path: str, parts: Sequence[Part]) -> Iterator[TailChunk]:
+    if not parts:
+        return  # nor a file
     with closing(OsDisk().open(path, writable=False)) as file:
         for part in parts:
             after = part.after

@@ -1,17 +1,21 @@
 """Read-only servers show what write-ahead logs have behind the segments in the store."""
 
+import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import given, settings, strategies
 
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import StoredObject, TierError
 from streamd.broker.follower import POLL_SECONDS, SLOT_SECONDS, Follower
 from streamd.wire.stream import commands as c
+from streamd.wire.stream.fields import OffsetSpecification
 from tests.broker.tier.support import bodies, passes, tier_of, tiered
 from tests.support.fake_store import WRITES, FakeStore
 from tests.support.server import FIRST, NEXT, OK, Harness, Peer
@@ -173,6 +177,19 @@ async def test_a_log_that_is_opened_has_all_of_it(tmp_path: Path) -> None:
             await reader.ask(c.Unsubscribe, 1)
             await stream.life.close()
             assert await _all(reading) == bodies(0, 120)
+
+
+async def test_a_log_is_opened_when_manifests_have_all_of_it(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "writer", store) as server:
+        peer = await _publisher(server)
+        await passes(5)
+        async with _reading(tmp_path, store) as reading:
+            await peer.store(bodies(0))
+            await passes(IDLE)
+            await tier_of(server).upload("/", ["s"], 10)
+            await passes(70)
+            assert await _all(reading) == bodies(0)
 
 
 async def test_sequences_and_stored_offsets_follow(tmp_path: Path) -> None:
@@ -383,3 +400,116 @@ async def test_an_idle_log_costs_a_request_every_two_seconds(tmp_path: Path) -> 
 
 def _asked(store: FakeStore) -> int:
     return sum(call.key.startswith(WAL_FOLDER) and call.name == "get" for call in store.calls)
+
+
+class _Writer:
+    """A server that writes, which is stopped, killed, or lost with its machine, and goes on."""
+
+    def __init__(self, folder: Path, store: FakeStore, stack: AsyncExitStack) -> None:
+        self._folder, self._store, self._stack = folder, store, stack
+        self._machine = 0
+        self.number = 0
+
+    async def start(self, **settings: Any) -> None:
+        settings["tier_delete_delay_seconds"] = 3_600  # a reader looks at manifests now and then
+        context = tiered(self._folder / f"{self._machine}", self._store, **settings)
+        self.server = await self._stack.enter_async_context(context)
+        self.peer = await _publisher(self.server)
+
+    async def stop(self, how: str = "stop") -> None:
+        if how != "stop":
+            now = self._folder / f"{self._machine}"
+            self._machine += 1
+            if how == "kill":
+                shutil.copytree(now, self._folder / f"{self._machine}")
+            self._store.fail(name="create", times=-1)
+            self._store.fail(name="replace", times=-1)
+        await self._stack.aclose()
+        self._store.heal()
+
+    async def publish(self, count: int) -> None:
+        await self.peer.store(bodies(self.number, count), self.number + 1)
+        self.number += count
+
+
+class _Consumer:
+    """Reads what there is, and begins again where it was."""
+
+    def __init__(self, server: Harness) -> None:
+        self._server = server
+        self._next = 0
+        self.found: list[bytes] = []
+        self.peer: Peer | None = None
+
+    async def begin(self) -> None:
+        self.peer = await self._server.peer()
+        await self.peer.subscribe("s", OffsetSpecification(4, self._next), credit=10_000)
+
+    async def read(self) -> None:
+        assert self.peer is not None
+        with trio.move_on_after(0.1):
+            while True:
+                chunk = await self.peer.chunk()
+                assert chunk.header.chunk_id >= self._next
+                self.found += chunk.bodies
+                self._next = chunk.header.chunk_id + chunk.header.num_records
+
+    async def end(self) -> None:
+        assert self.peer is not None
+        await self.peer.vanish()
+        await passes(0.1)
+        (stream,) = self._server.server.broker.streams()
+        if stream.is_open:
+            await stream.life.close()
+
+
+_STEPS = ("publish", "publish", "publish", "upload", "stop", "kill", "lose", "sleep", "close")
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    strategies.lists(strategies.sampled_from(_STEPS), max_size=25),
+    strategies.randoms(use_true_random=False),
+)
+def test_whatever_happens_each_message_comes_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str], random: Random
+) -> None:
+    """A reader that stays, one that begins again where it was, and new ones."""
+    folder, store = tmp_path_factory.mktemp("any"), FakeStore()
+
+    async def run() -> None:
+        async with tiered(folder / "0", store) as server:
+            await _publisher(server)
+            await passes(5)
+        async with _reading(folder, store, reads := _Reads(store)) as reading:
+            stays, again = _Consumer(reading), _Consumer(reading)
+            await stays.begin()
+            async with AsyncExitStack() as stack:
+                writer = _Writer(folder, store, stack)
+                await writer.start()
+                for step in (*steps, "publish"):
+                    if step == "publish":
+                        for _ in range(random.randint(1, 4)):
+                            await writer.publish(random.randint(1, 20))
+                    elif step == "upload":
+                        await _uploaded(writer.server)
+                    elif step == "sleep":
+                        reads.is_asleep = not reads.is_asleep
+                    elif step == "close":
+                        await stays.end()
+                        await stays.begin()
+                    else:
+                        await writer.stop(step)
+                        await writer.start(**({"restore": True} if step == "lose" else {}))
+                    await passes(random.choice((0, 0.3, 1, 5, 30)))
+                    await stays.read()
+                reads.is_asleep = False
+                await passes(30)
+                await stays.read()
+                await again.begin()
+                await again.read()
+                wanted = bodies(0, writer.number)
+                assert stays.found == wanted
+                assert again.found == wanted
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
