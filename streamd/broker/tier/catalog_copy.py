@@ -138,7 +138,8 @@ class CatalogCopies:
                 self._fenced(error)
             except (TierError, CatalogError) as error:
                 self.is_behind = True
-                logger.warning("the tier does not have the newest catalog: %s", error)
+                if pause == _FIRST_RETRY_SECONDS:  # else it was said
+                    logger.warning("the tier does not have the newest catalog: %s", error)
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
                 continue

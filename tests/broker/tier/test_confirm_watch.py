@@ -43,6 +43,8 @@ async def test_a_store_that_is_away_is_told_with_what_waits(
         await first.store([b"0"], publisher_id=1)
         assert not (await _status(server)).confirm_sentence
         store.fail(key=WAL_FOLDER, times=-1)
+        store.fail(key="v1/catalog", times=-1)
+        await server.host.create("more", [])
         await first.publish([b"1", b"2"], 2, publisher_id=1)
         await second.publish([b"1"], publisher_id=2)
         await passes(40)
@@ -59,6 +61,7 @@ async def test_a_store_that_is_away_is_told_with_what_waits(
         assert row is not None
         assert row.messages_unconfirmed == 2
         assert caplog.text.count("confirms wait") == 1
+        assert caplog.text.count("does not have the newest catalog") == 1
 
         store.heal()
         assert await first.confirmed(2) == [2, 3]
