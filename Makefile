@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help help-all demo demo-tier test test-fast search fuzz world crashes kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help help-all demo demo-tier test test-fast search fuzz world kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 
 $(BIN)/python:
@@ -55,11 +55,6 @@ fuzz: $(VENV)/.test $(VENV)/.fuzz #+ search for inputs that break the server, gu
 world: SECONDS := 60
 world: $(VENV)/.test ## a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power
 	$(BIN)/python -m tests.world.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
-
-# States that a kill or a power failure can leave of a run; another SEED makes other runs.
-crashes: STATES := 30000
-crashes: $(VENV)/.test #+ simulated crashes of recorded runs, each opened and checked; STATES=30000
-	$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED))
 
 # A real server, real clients, kill -9; confirmed messages are checked after each kill.
 kills: KILLS := 200

@@ -38,7 +38,6 @@ VIRTUAL_TIME = {
     "http_api",
     "metrics",
     "console",
-    "crash",
     "test_limits.py",
     "test_states.py",
     "test_cancellation.py",

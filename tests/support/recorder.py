@@ -268,16 +268,6 @@ class RecordingDisk:
         count = len(self.operations) if count is None else count
         return RecordingDisk(self.power_cut(count, random), self._boot + 1)
 
-    def killed(self, count: int, torn: int = 0) -> Tree:
-        """What is there after `count` operations and `torn` bytes of the next, if it writes."""
-        tree = _copy(self.start)
-        for operation in self.operations[:count]:
-            tree.change(operation)
-        following = self.operations[count : count + 1]
-        if following and isinstance(following[0], Write):
-            tree.change(following[0]._replace(data=following[0].data[:torn]))
-        return tree
-
     def synced(self, count: int) -> Tree:
         """The least that is there after `count` operations: what was synced."""
         return self._cut(count, lambda: False, Random(0), in_order=False)

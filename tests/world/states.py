@@ -1,9 +1,9 @@
 """What else a crash could leave of a stream: looked at while the world goes on.
 
-Before any operation on the disk the server could be killed, or the power fail; a rare kind of them
-is looked at as often as a common one. What that leaves is opened in memory, crashes again in the
-midst of it perhaps, takes further messages, and crashes once more. Nothing of it happens to the
-world; the witness says what has to be there.
+Before and after any operation on the disk the server could be killed, or the power fail; a rare
+kind of them is looked at as often as a common one. What that leaves is opened in memory, crashes
+again in the midst of it perhaps, takes further messages, crashes once more, and is truncated until
+it crashes. Nothing of it happens to the world; the witness says what has to be there.
 """
 
 from collections.abc import Iterator
@@ -12,17 +12,21 @@ from typing import Any
 from segments import FIRST, ChunkBuilder, Log, Reader, StorageError, at_offset
 from segments.chunk_search import index_content
 from segments.codec import walk_entries
+from segments.derived.filter_files import load_or_build
+from segments.derived.key_files import keys_of
 from segments.message import Message, MessageView
+from segments.search.request import SearchRequest
+from segments.search.search import Search, run
 from segments.segment import INDEX_SUFFIX
 from segments.verify import verify
-from tests.support.logs import entry
+from tests.support.logs import entry, truncate
 from tests.support.recorder import RecordingDisk, Write
-from tests.world.witness import Seen, read
+from tests.world.witness import Seen, Sent, read
 from tests.world.world import World
 
 _MOST = 60  # that are looked at in a world
-_SHARES = (0.1, 0.3, 1)  # of operations of a kind, divided by how many there were
-_KILLED, _TWICE, _CLOSED, _FULL = 0.3, 0.3, 0.3, 0.2
+_SHARES = (0.05, 0.2, 0.7)  # of operations of a kind, divided by how many there were
+_KILLED, _TWICE, _CLOSED, _FULL, _SEARCHED, _CUT = 0.3, 0.3, 0.3, 0.2, 0.3, 0.5
 _MOST_ROOM = 8  # writes and new files, of an opening on a disk that is full
 _TMP, _HEADER = ".tmp", b"OSIL\0\0\0\1"
 _MADE_AGAIN = "the server rebuilds it"  # what only makes reading faster
@@ -37,6 +41,7 @@ class States:
         self._folder = folder
         self._chance = world.chance_of("states")
         self._left = _MOST
+        self._before = 1  # how many there were of the kind of the operation before
         self._share = self._chance.choice(_SHARES)
         world.box.machine.before_each = self._consider
 
@@ -45,9 +50,11 @@ class States:
         world = self._world
         if not self._left or self._folder not in path or "tier" in world.box.settings:
             return  # with a tier, who reads the folder alone does not have all
+        before, number = self._before, world.box.machine.kinds[kind]
+        self._before = number
         if not world.witness.confirmed:
             return  # nobody knows that there is anything
-        if self._chance.random() * world.box.machine.kinds[kind] > self._share:
+        if self._chance.random() * min(before, number) > self._share:
             return
         disk, is_killed = self._after_crash(world.box.machine.record, written)
         self._left -= 1
@@ -84,6 +91,8 @@ class _State:
         yield from self._open()
         seen = list(_all_in(self._log))
         yield from self._judge(seen)
+        if seen and self._chance.random() < _SEARCHED:
+            yield from self._search(self._chance.choice(seen).message)
         known = [f.seen[-1].offset for f in self._witness.followers.values() if f.seen]
         yield from self._go_on(seen, max(known, default=-1))
 
@@ -142,6 +151,22 @@ class _State:
             if seen and offset > seen[-1].offset:
                 yield f"{offset} is stored for {name}, behind the end"
 
+    def _search(self, sent: Sent) -> Iterator[str]:
+        """Its key leads to a message, by what is left of filter and key files."""
+        log, room, self._disk.room = self._log, self._disk.room, None
+        for segment in log.segments.shown:
+            size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
+            filters = load_or_build(segment, size, is_sealed)
+            if filters is not None:
+                log.indexes.adopt(segment, filters, size)
+            segment.keys = keys_of(segment)
+        wanted = [one.offset for one in _all_in(log) if one.message == sent]
+        page = run(Search(log, SearchRequest(keys=(str(sent),), properties=("key",)), 0, 0))
+        self._disk.room = room
+        found = [message.offset for message in page.messages]
+        if found != wanted:
+            yield f"{sent} is at {wanted}, and a search for its key finds {found}"
+
     def _go_on(self, seen: list[Seen], known: int) -> Iterator[str]:
         """Further messages, of which nobody who has read up to `known` misses any."""
         log, chance = self._log, self._chance
@@ -175,6 +200,25 @@ class _State:
         told = self._log.journal.tracking.sequence(_LATER.encode())
         if told != dict(one.message for one in found).get(_LATER):
             yield f"{_LATER} has come to {told}, found was {_shown(found)}"
+        known = {who: self._log.journal.tracking.sequence(who.encode()) for who in sequences}
+        if known != sequences:
+            yield f"publishers had come to {sequences}, and now to {known}"
+        if found and chance.random() < _CUT:
+            yield from self._truncate(found, known)
+
+    def _truncate(self, seen: list[Seen], sequences: dict[str, int | None]) -> Iterator[str]:
+        """It begins later when that is answered, and as before or later while it goes on."""
+        begun = len(self._disk.operations)
+        first = truncate(self._log, self._chance.choice(seen).offset)
+        end = len(self._disk.operations)
+        crash = self._chance.choice((end, self._chance.randint(begun, end)))
+        self._crash(crash)
+        self._log = self._opened()
+        yield from self._log.report.losses
+        found = list(_all_in(self._log))
+        is_cut = found == [one for one in seen if one.offset >= first]
+        if not is_cut and (found != seen or crash == end):
+            yield f"of {_shown(seen)} all from {first} on was kept, and there is {_shown(found)}"
         known = {who: self._log.journal.tracking.sequence(who.encode()) for who in sequences}
         if known != sequences:
             yield f"publishers had come to {sequences}, and now to {known}"
