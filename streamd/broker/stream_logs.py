@@ -147,7 +147,11 @@ class StreamLogs:
             raise FileNotFoundError(f"its folder {folder} is missing")
         log = self._open_files(row, stream, None if tail is None else tail.chunks)
         if tail is not None:
-            _take_offsets(log, tail, is_local=not self.policy(row).confirms_in_store)
+            try:
+                _take_offsets(log, tail, is_local=not self.policy(row).confirms_in_store)
+            except BaseException:
+                log.abandon()
+                raise
             assert self._resources.tier is not None  # noqa: S101 - it gave the tail
             self._resources.tier.confirms.forget_tail(tail)
         if not self.policy(row).confirms_in_store:  # all of it is on this device now
@@ -337,6 +341,7 @@ def _take_offsets(log: Log, tail: StoredTail, *, is_local: bool) -> None:
             log.journal.delete_offset(reference)
         else:
             log.journal.tracking.store_offset(reference, offset)
+    log.journal.write_pending(log.committed_offset)  # only what is written is answered, and kept
 
 
 def _remove_at_once(name: str, folder: Path) -> None:

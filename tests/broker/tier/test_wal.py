@@ -358,6 +358,27 @@ async def test_offsets_are_as_they_were_answered(tmp_path: Path) -> None:
         assert (await peer.ask(c.QueryOffset, "set", "s")).offset == 9
 
 
+async def test_an_opening_that_fails_loses_no_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        stream = server.host.find("s")
+        async with stream.opened():
+            await stream.set_offset("a", 9)
+        lost = _copy(store)
+    patience = "streamd.broker.tier.tier._CATCH_UP_SECONDS"
+    monkeypatch.setattr(patience, 0)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        peer = await server.peer()
+        assert (await peer.ask(c.QueryOffset, "a", "s")).code == ResponseCode.STREAM_NOT_AVAILABLE
+        monkeypatch.setattr(patience, 10)
+        await passes(10)
+        assert (await peer.ask(c.QueryOffset, "a", "s")).offset == 9
+
+
 async def test_an_offset_is_answered_when_the_store_has_it(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:

@@ -1,0 +1,47 @@
+"""What a store has to follow a log is put back into its files, as it stood there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from segments import FIRST, ChunkBuilder, Log, Reader
+from segments.disk import OsDisk
+from segments.marks import AHEAD, put_mark
+from segments.recovery.tail import TailChunk
+from segments.segment import walk_headers
+from tests.support.logs import entry
+
+
+def _append(log: Log, number: int) -> None:
+    for _ in range(number):
+        builder = ChunkBuilder()
+        builder.add(entry(b"x"), 1, 1, None)
+        log.append([builder], 0)
+
+
+def _chunks(log: Log) -> Iterator[TailChunk]:
+    for segment in log.segments.shown:
+        file = segment.open()
+        for position, header in walk_headers(segment, file, None):
+            yield TailChunk(header.chunk_id, header, file.read(header.total_size, position))
+        file.close()
+
+
+def test_it_goes_behind_an_empty_segment_that_a_checkpoint_names(tmp_path: Path) -> None:
+    whole, folder = Log.open(str(tmp_path / "whole")), str(tmp_path / "log")
+    _append(whole, 5)
+    tail = list(_chunks(whole))
+    log = Log.open(folder)
+    _append(log, 3)
+    log.seal()
+    log.flush(with_checkpoint=True)
+    log.close()
+    put_mark(OsDisk(), folder, AHEAD, "another boot")
+    log = Log.open(folder, tail=lambda: tail)
+    assert not log.report.losses
+    reader = Reader(log, log.segments.find(FIRST))
+    found: list[int] = []
+    while not reader.at_end:
+        found += [chunk.header.chunk_id for chunk in reader.read(100, 1 << 20, 100)]
+    assert found == list(range(5))
+    log.close()
+    whole.close()
