@@ -74,6 +74,15 @@ LIMITS: dict[str, tuple[float, ...]] = {
     "segments.tier.plan:FIRST": (500,),
     "segments.tier.plan:MOST_MERGED": (500,),
     "segments.tier.fetching:_BLOCK": (200,),
+    # the write-ahead log
+    "streamd.broker.tier.wal:SLOT_BYTES": (300, 3_000),
+    "streamd.broker.tier.wal:_MOST_UNDER_WAY": (1, 2),
+    "streamd.broker.tier.wal:_MOST_BEHIND": (1_000, 20_000),
+    "streamd.broker.tier.wal:_SHORTEN_SLOTS": (1, 5, 30),
+    "streamd.broker.tier.wal:_SHORTEN_SECONDS": (5, 20),
+    "streamd.broker.tier.wal:_LOOK_SECONDS": (0.5, 2),
+    "streamd.broker.tier.wal_reading:_AT_ONCE": (1, 3),
+    "segments.recovery.tail:_GROUP_BYTES": (1, 1_000),
     # clients
     "clients.producer:_FRAME_MESSAGES": (1, 4),
     "clients.producer:_GATHERED": (1, 4),

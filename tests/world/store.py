@@ -18,6 +18,8 @@ from tests.support.fake_store import WRITES, FakeStore, Kept
 
 Objects = dict[str, Kept]
 CLUSTER = "v1/cluster"
+WAL = "v1/~wal/"
+_LANDS = 0.03  # of creates under way, with each request
 _CALM = (0.0, 0.0, 0.001, 0.01)  # seconds to the store, or back
 
 
@@ -26,6 +28,7 @@ class Trouble(NamedTuple):
 
     Attributes:
         part: of the keys that are concerned.
+        late: creates of slots that fail, and are done all the same some time, if they still can.
     """
 
     refused: float = 0
@@ -34,6 +37,7 @@ class Trouble(NamedTuple):
     cut: float = 0
     seconds: tuple[float, ...] = _CALM
     part: str = ""
+    late: float = 0
 
 
 class Manifest(NamedTuple):
@@ -122,6 +126,7 @@ class WorldStore(FakeStore):
         self._hidden: Objects = {}
         self._older: Objects = {}
         self._owner: Kept | None = None
+        self._late: list[tuple[Objects, str, bytes]] = []
         self._chance = chance
         self._clock = now_ms
 
@@ -181,6 +186,7 @@ class WorldStore(FakeStore):
     def meet(self, name: str, key: str) -> bool:
         """A request has come; whether its answer will be lost."""
         self.now_ms = self._clock()
+        self.land(_LANDS)
         trouble, chance = self.trouble, self._chance
         if trouble.part not in key:
             trouble = Trouble()
@@ -194,6 +200,23 @@ class WorldStore(FakeStore):
         if name == "get_range" and chance.random() < trouble.cut:
             raise CutError(f"cannot read in {self}: the object ends before these bytes")
         return chance.random() < trouble.unanswered
+
+    def is_late(self, key: str, content: bytes) -> bool:
+        """Whether a create fails now, and is done later, by and by."""
+        rate = self.trouble.late if self.trouble.part in key else 0
+        if WAL not in key or self._chance.random() >= rate:
+            return False
+        self._late += [(self.objects, key, content)] * self._chance.choice((1, 1, 2))
+        return True
+
+    def land(self, share: float) -> None:
+        """Creates that are under way for long come to an end: where nothing is, they count."""
+        landing = [one for one in self._late if self._chance.random() < share]
+        for one in landing:
+            self._late.remove(one)
+            objects, key, content = one
+            if key not in objects:
+                objects[key] = Kept(content, f"late {len(self.calls)}", self.now_ms)
 
     # -- what must hold whenever somebody writes
 
@@ -241,6 +264,8 @@ class Line:
             if self.is_cut:
                 raise TierError(f"cannot reach {self}: this server is no more")
             is_lost = self._store.meet(name, str(arguments[0]))
+            if name == "create" and self._store.is_late(*arguments):
+                raise TierError(f"{self._store} has not answered: the connection broke off")
             found = getattr(self._store, name)(*arguments)
             if isinstance(found, Iterator):
                 found = iter(list(found))

@@ -104,6 +104,7 @@ _BREAKS: tuple[Callable[[TierWitness], None], ...] = (
     _add("begun", CLUSTER),
     _add("changed", CLUSTER),
     _add("taken", Taken(62, "p:1 was confirmed")),
+    _add("confirmed_late", "old 1:1"),
     _add("written", CLUSTER),
     _add("accepted", "publish"),
     _add("untold", "{}"),

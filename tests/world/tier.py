@@ -23,7 +23,7 @@ from tests.support.fake_store import Kept
 from tests.support.server import Harness
 from tests.world.box import Box
 from tests.world.messages import SQL, STREAM, Messages, has, message_of, seen_of
-from tests.world.store import CLUSTER, Line, Objects, Trouble, WorldStore, read_cluster
+from tests.world.store import CLUSTER, WAL, Line, Objects, Trouble, WorldStore, read_cluster
 from tests.world.witness import Sent, parse
 from tests.world.witness_tier import FENCED_SECONDS, Read, Taken, TierWitness
 from tests.world.world import Program, World
@@ -35,12 +35,17 @@ _READER, _OLD = "reader", "old"
 _READER_URI, _OLD_URI = (f"rabbitmq-stream://guest:guest@{name}:5552/" for name in (_READER, _OLD))
 _FAILS = (0.1, 0.4, 1)  # of requests
 _TROUBLED = ("", "", CLUSTER, "/catalog/", "/manifest", ".segment", ".tracking")  # parts of keys
+_CONFIRM = "stream-confirm"
+_HOW_CONFIRMED = ("local", "local", "server", "declared", "switched")  # what says: in the store
+_INTERVALS_MS = (1, 20, 200, 2_000)
+_DELETED_SECONDS = 30.0  # after which a new machine knows that a stream was deleted
 _LATE = (0.0, 0.01, 0.5, 5.0)
 _TROUBLES = (
     *(Trouble(refused=rate) for rate in _FAILS),
     *(Trouble(unanswered=rate) for rate in _FAILS),
     *(Trouble(conflict=rate) for rate in _FAILS),
     *(Trouble(cut=rate) for rate in _FAILS),
+    *(Trouble(late=rate) for rate in _FAILS),
     Trouble(seconds=_LATE),
     Trouble(0.1, 0.1, 0.1, 0.1, _LATE),
 )
@@ -77,6 +82,12 @@ class Tier:
             "tier_roll_seconds": chance.choice((1, 4, 20)),
             "tier_delete_delay_seconds": chance.choice((0, 0, 3)),
         }
+        confirming = world.chance_of("confirm")
+        self._how_confirmed = confirming.choice(_HOW_CONFIRMED)
+        self._settings["confirm_interval_ms"] = confirming.choice(_INTERVALS_MS)
+        self._is_folder = not self._confirms_in_store or confirming.random() < 0.6
+        self._troubled = (*_TROUBLED, *[WAL] * (6 if self._confirms_in_store else 0))
+        self._deleted_at: dict[str, float] = {}
         self._lines: dict[str, list[Line]] = {"": [], _READER: [], _OLD: []}
         self._loses = chance.random() < 0.15  # objects: then nobody needs those but this server
         self._has_reader = chance.random() < 0.7 and not self._loses
@@ -85,15 +96,23 @@ class Tier:
         self._is_living = False
         self._messages = next((part for part in world.parts if isinstance(part, Messages)), None)
         self._life, self._gone, self._cut = 0, set[int](), dict[int, int]()
+        kind = "file:///bucket" if self._is_folder else "s3://bucket"
         for name in self._lines:
             box = world.boxes[name] if name in world.boxes else world.add_box(name)
-            box.settings |= self._settings | {"tier": f"s3://bucket/{name or 'main'}"}
+            box.settings |= self._settings | {"tier": f"{kind}/{name or 'main'}"}
             box.left = partial(self._cut_lines, name)
             box.may_refuse = partial(self._may_refuse, box)
+            if name != _READER and self._how_confirmed == "server":
+                box.settings["confirm"] = "store"
         world.boxes[_READER].settings["read_only"] = True
         world.began.append(self._began)
         world.request_seconds = self.store.delay
         world.contexts.append(self._opening())
+
+    @property
+    def _confirms_in_store(self) -> bool:
+        """Streams are confirmed by the store, at times at least."""
+        return self._how_confirmed != "local"
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -164,11 +183,14 @@ class Tier:
             if self._messages is not None:
                 # What limits would remove before it is stored, no reader ever sees.
                 limits = {"stream-local-max-length-bytes": "0", "max-length-bytes": _ALL_BYTES}
+                limits |= {_CONFIRM: "store"} if self._how_confirmed == "declared" else {}
                 await client.set_arguments(STREAM, limits)
                 await client.register_selector(STREAM, _GROUP, sql=SQL)
             await client.tier_report("tier.upload", seconds="60")
 
         await world.repeat("prepare", work)
+        if self._how_confirmed in ("server", "declared"):
+            world.witness.confirm_in_store(0)
         if self._has_reader:
             world.nursery.start_soon(world.boxes[_READER].live)
 
@@ -203,8 +225,6 @@ class Tier:
         found: dict[str, Program] = {
             "store trouble": self._trouble,
             "store away": self._go_away,
-            "store unmounted": self._unmount,
-            "another store": self._mount_another,
             "objects missing": self._hide,
             "old manifest": self._age,
             "old listings": self._freeze,
@@ -213,6 +233,12 @@ class Tier:
             "selector": self._change_selector,
             "gc": self._collect,
         }
+        if self._is_folder:
+            found |= {"store unmounted": self._unmount, "another store": self._mount_another}
+        if self._confirms_in_store:
+            found["slot damaged"] = self._damage
+        if self._how_confirmed == "switched":
+            found["confirm"] = self._switch
         if self._loses:
             found["objects lost"] = self._lose_objects
         elif not any(part.is_kept for part in self._world.parts):
@@ -222,8 +248,11 @@ class Tier:
         return found
 
     async def finish(self) -> None:
-        """The store answers, and no old server is left."""
+        """The store answers, and no old server is left; what it has confirmed survives the last."""
         self._calm()
+        self.store.land(1)
+        if self._confirms_in_store and "wipe" in self.harms():
+            await self._wipe()
         await self._wait_for_old()
         self._world.boxes[_OLD].end()
         if self._messages is not None:
@@ -282,6 +311,7 @@ class Tier:
                     await client.tier_report("tier.upload", seconds="5", **{"stream.0": name})
                 await client.delete(name)
                 self.told.deleted.add(name)
+                self._deleted_at[name] = trio.current_time()
                 await trio.sleep(chance.choice((1, 10)))
 
         await world.repeat("brief", work)
@@ -419,7 +449,7 @@ class Tier:
 
     async def _trouble(self) -> None:
         chance = self._world.chance
-        self.store.trouble = chance.choice(_TROUBLES)._replace(part=chance.choice(_TROUBLED))
+        self.store.trouble = chance.choice(_TROUBLES)._replace(part=chance.choice(self._troubled))
         self._for_a_while(self._world.chance.choice(_LASTS))
 
     async def _go_away(self) -> None:
@@ -470,6 +500,18 @@ class Tier:
         store.age(key, chance.choice([None, *older]))
         self._for_a_while(chance.choice(_MISSING))
 
+    async def _damage(self) -> None:
+        """A slot cannot be read, until it is calm: what comes behind it counts all the same."""
+        store, chance = self.store, self._world.chance
+        keys = sorted(key for key in store.right if key.startswith(WAL))
+        if not keys or not store.is_calm or "restore" in self._world.box.settings:
+            return
+        key = chance.choice(keys)
+        content = bytearray(store.right[key].content)
+        content[chance.randrange(len(content))] ^= 1
+        store.age(key, Kept(bytes(content), "damaged", 0))
+        self._for_a_while(chance.choice(_MISSING))
+
     async def _lose_objects(self) -> None:
         """The store loses objects of segments whose files are there, while the server is down."""
         world, chance, store = self._world, self._world.chance, self.store
@@ -509,7 +551,7 @@ class Tier:
             return None
         if not self.store.has_all_manifests or not box.wipe():
             return None
-        self.told.deleted.clear()  # it may not have reached the store
+        self.told.deleted = {name for name in self.told.deleted if self._is_known_deleted(name)}
         self.told.offset = offset
         box.settings["restore"] = True
         self.store.thaw_listings()
@@ -522,6 +564,12 @@ class Tier:
             named = [] if found is None else found.segments
             self.told.restored += [(one["base"], one["next"]) for one in named]
         return box.machine.left
+
+    def _is_known_deleted(self, name: str) -> bool:
+        """Its deletion has reached the store."""
+        at, store = self._deleted_at[name], self.store
+        is_long_ago = at + _DELETED_SECONDS < trio.current_time()
+        return is_long_ago and store.is_calm and store.troubled_at < at
 
     async def _take_over(self) -> None:
         """A new machine, and the old one goes on."""
@@ -561,9 +609,11 @@ class Tier:
                     number += 1
                     sent = Sent(who, number)
                     witness.sent[sent] = witness.sent.get(sent, trio.current_time())
-                    began = self._seconds_replaced()
+                    began, is_replaced = self._seconds_replaced(), self._replaced_at is not None
                     await producer.send(message_of(sent))
                     await producer.flush()
+                    if is_replaced and witness.is_all_in_store:
+                        self.told.confirmed_late.append(str(sent))
                     if began is not None:
                         self.told.taken.append(Taken(began, f"{sent} was confirmed"))
                     await trio.sleep(chance.choice((0.1, 2)))
@@ -615,6 +665,19 @@ class Tier:
         name = chance.choice((STREAM, LIVES))
         value = {"stream-local-max-length-bytes": chance.choice(_LOCAL)}
         await self._world.attempt("set", lambda client: client.set_arguments(name, value))
+
+    async def _switch(self) -> None:
+        """Messages are confirmed by the store from now on, or by the machine."""
+        witness, value = self._world.witness, self._world.chance.choice(("store", "store", "local"))
+
+        async def work(client: Client) -> None:
+            await client.set_arguments(STREAM, {_CONFIRM: value})
+            if value == "store" and witness.in_store_since is None:
+                witness.confirm_in_store(trio.current_time())
+
+        if value == "local":
+            witness.confirm_in_store(None)
+        await self._world.attempt("switch", work)
 
     async def _change_selector(self) -> None:
         """It is removed and registered again, when nobody uses it on that server."""

@@ -140,6 +140,8 @@ class Witness:
         faults: what did not hold and was noticed on the way.
         blocks: of consumers of the client library.
         unconfirmed: messages that were not confirmed when the server ended in order.
+        in_store_since: what is sent from then on is confirmed by an object store; None while it
+            is not.
         others: what was told about other streams, by name.
         judges: of what parts were told beside that.
     """
@@ -167,12 +169,29 @@ class Witness:
     faults: list[str] = field(default_factory=list)
     blocks: "list[Block]" = field(default_factory=list)
     unconfirmed: set[Sent] = field(default_factory=set)
+    in_store_since: float | None = None
     others: "dict[str, Witness]" = field(default_factory=dict)
     judges: "list[Callable[[Witness], Iterable[str]]]" = field(default_factory=list)
 
     def of_another(self, stream: str) -> "Witness":
         """The witness of another stream."""
         return self.others.setdefault(stream, Witness(self.flushes))
+
+    @property
+    def is_all_in_store(self) -> bool:
+        """Neither power nor a machine takes anything that somebody was told."""
+        return self.in_store_since == 0
+
+    def confirm_in_store(self, since: float | None) -> None:
+        """From now on an object store confirms what is sent; None: it does not."""
+        self._keep_stored()
+        self.in_store_since = since
+
+    def _keep_stored(self) -> None:
+        """What an object store has confirmed stays, whatever comes."""
+        if self.in_store_since is not None:
+            sent, since = self.sent, self.in_store_since
+            self.uploaded |= {one for one in self.confirmed if sent[one] >= since}
 
     def confirm(self, messages: list[Sent], now: float) -> None:
         """A client was told that these are stored, as all of them or as the last one."""
@@ -206,7 +225,8 @@ class Witness:
         """
         for other in self.others.values():
             other.lose_power(now)
-        if self.flushes == "always":
+        self._keep_stored()
+        if self.flushes == "always" or self.is_all_in_store:
             return
         now, self.killed_at = min(now, self.killed_at), _NEVER
         last = now - (_LAST_SECOND if self.flushes == "interval" else _NEVER)
@@ -217,11 +237,13 @@ class Witness:
 
     def lose_machine(self, first: int, following: int) -> None:
         """From now on, what the store did not have may be missing; and what it has may be back."""
+        self._keep_stored()
+        self.begin, self.killed_at = min(self.begin, first), _NEVER
+        if self.is_all_in_store:
+            return
         everybody = [seen for follower in self.followers.values() for seen in follower.seen]
         stored = {seen.message for seen in everybody if seen.offset < following}
         self.lost |= self.sent.keys() - stored - self.uploaded
-        self.begin = min(self.begin, first)
-        self.killed_at = _NEVER
         self.stored.clear()
 
     def was_left(self, offset: int) -> bool:
@@ -359,12 +381,15 @@ def _each_comes_once(told: Witness) -> Iterator[str]:
 
 def _what_was_seen_stays(told: Witness) -> Iterator[str]:
     """durability.md: "a power failure never takes back a message that one of them has seen"."""
-    if told.flushes != "always":
+    if told.flushes != "always" and not told.is_all_in_store:
         return
     there = set(told.log)
-    for name, follower in told.followers.items():
-        for seen in follower.seen:
-            if seen.offset >= told.asked and seen not in there and not told.was_left(seen.offset):
+    everybody = {name: follower.seen for name, follower in told.followers.items()}
+    everybody |= {"an old server's reader": told.elsewhere} if told.is_all_in_store else {}
+    for name, given in everybody.items():
+        for seen in given:
+            is_left = told.was_left(seen.offset) and not told.is_all_in_store
+            if seen.offset >= told.asked and seen not in there and not is_left:
                 yield f"{name} saw {seen.message} at {seen.offset}, and it is gone"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.world.store import CLUSTER, Manifest, Objects, read_cluster, read_manifests
+from tests.world.store import CLUSTER, WAL, Manifest, Objects, read_cluster, read_manifests
 from tests.world.witness import Seen, Witness
 
 FENCED_SECONDS = 60.0  # until an old server knows, once the store answers
@@ -51,6 +51,7 @@ class TierWitness:
         accepted: changes that a server which only reads did not refuse.
         untold: servers that only read and did not say so.
         taken: by old servers.
+        confirmed_late: messages that an old server has confirmed through the store.
         restored: offsets that the store had when a machine was lost, from one to before another.
         deleted: streams, for good.
         lost: objects that the store had, while the server that writes still had their segments.
@@ -76,6 +77,7 @@ class TierWitness:
     accepted: list[str] = field(default_factory=list)
     untold: list[str] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
+    confirmed_late: list[str] = field(default_factory=list)
     restored: list[tuple[int, int]] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
@@ -126,6 +128,11 @@ def _an_old_server_notices(told: TierWitness) -> Iterator[str]:
     for seconds, answer in told.taken:
         if seconds > FENCED_SECONDS + 1:  # until the answer of the store
             yield f"{answer} by an old server, {seconds:.0f} seconds after it was replaced"
+
+
+def _it_confirms_nothing(told: TierWitness) -> Iterator[str]:
+    """tier/wal.py: "this server is over, nothing is confirmed any more"."""
+    yield from (f"{sent} was confirmed by an old server" for sent in told.confirmed_late)
 
 
 def _it_only_reads(told: TierWitness) -> Iterator[str]:
@@ -226,6 +233,8 @@ def _nothing_is_left(told: TierWitness) -> Iterator[str]:
         key for one in manifests for key in [*one.sizes(), f"{one.folder}/manifest"]
     }
     left = sorted(key for key in told.objects.keys() - named if not key.startswith("probe-"))
+    yield from (f"{key} is left" for key in left if _is_left_slot(told, key))
+    left = [key for key in left if not key.startswith(WAL)]
     copies = [key for key in left if key.startswith("v1/catalog/")]
     if len(copies) > _COPIES:
         yield f"there are {len(copies)} copies of the catalog"
@@ -234,6 +243,16 @@ def _nothing_is_left(told: TierWitness) -> Iterator[str]:
         parts = key.rpartition("/")[2].split(".")
         if key not in copies and (len(parts) < 2 or parts[1] != epoch):
             yield f"{key} is left"
+
+
+def _is_left_slot(told: TierWitness, key: str) -> bool:
+    """Nobody needs it: no log begins at or before it, and none ends there."""
+    if not key.startswith(WAL):
+        return False
+    epoch, slot = map(int, key.removeprefix(WAL).split("/"))
+    begins = dict((read_cluster(told.objects) or {}).get("wals", ()))
+    is_needed = slot >= begins.get(epoch, slot + 1) or epoch >= int(told.status["epoch"])
+    return not (is_needed or b'"is_fence":true' in told.objects[key].content)
 
 
 def _what_is_deleted_is_gone(told: TierWitness) -> Iterator[str]:
@@ -257,6 +276,7 @@ PROMISES: dict[str, Callable[[TierWitness], Iterator[str]]] = {
     "an empty place stays empty": _an_empty_place_stays_empty,
     "an old server changes nothing": _an_old_server_changes_nothing,
     "an old server notices": _an_old_server_notices,
+    "an old server confirms nothing": _it_confirms_nothing,
     "a read-only server writes nothing": _it_only_reads,
     "a read-only server refuses changes": _it_refuses,
     "clients are told that it only reads": _clients_are_told,
