@@ -241,7 +241,7 @@ class Flushing:
     @property
     def is_flushed(self) -> bool:
         """Everything that was written is on the device."""
-        return not (self._is_dirty or self._journal.is_dirty)
+        return not (self._is_dirty or self._journal.is_dirty or self.failed)
 
     @property
     def needs_upkeep(self) -> bool:

@@ -39,7 +39,6 @@ class Tracking:
         self._sequences: dict[bytes, Sequence] = {}
         self._offsets: dict[bytes, int] = {}
         self._pending: dict[bytes, int] = {}
-        self._written: dict[bytes, int | None] = {}  # what is on disk of those that are pending
         self.ahead: dict[bytes, int] = {}
 
     def sequence(self, reference: bytes) -> int | None:
@@ -71,11 +70,6 @@ class Tracking:
         """The offset a consumer stored, None when it stored none."""
         return self._offsets.get(reference)
 
-    def written_offset(self, reference: bytes) -> int | None:
-        """The same as far as it is on disk: one that was stored before it, perhaps."""
-        offset = self._offsets.get(reference)
-        return self._written.get(reference, offset) if reference in self._pending else offset
-
     def store_offset(self, reference: bytes, offset: int) -> None:
         """Remember an offset; it may go backwards. Not on disk until `pending_blocks` are written.
 
@@ -84,15 +78,12 @@ class Tracking:
         """
         if not 0 < len(reference) <= MAX_REFERENCE_SIZE:
             raise ValueError(f"consumer reference is {len(reference)} bytes, expected 1 to 255")
-        written = self._offsets.pop(reference, None)
+        self._offsets.pop(reference, None)
         self._offsets[reference] = offset
-        if reference not in self._pending:
-            self._written[reference] = written
         self._pending[reference] = offset
         _trim(self._offsets, MAX_OFFSETS)
         if len(self._pending) > MAX_OFFSETS:  # the disk takes nothing at the moment
             _trim(self._pending, MAX_OFFSETS)
-            _trim(self._written, MAX_OFFSETS)
 
     def offsets(self) -> dict[bytes, int]:
         """All stored offsets by reference, those stored longest ago first."""
@@ -105,7 +96,6 @@ class Tracking:
     def delete_offset(self, reference: bytes) -> bool:
         """Forget a stored offset; whether there was one. A snapshot has to be written then."""
         self._pending.pop(reference, None)
-        self._written.pop(reference, None)
         return self._offsets.pop(reference, None) is not None
 
     @property
@@ -125,7 +115,6 @@ class Tracking:
     def pending_written(self) -> None:
         """What `pending_blocks` gave is on disk."""
         self._pending.clear()
-        self._written.clear()
 
     def forget_offsets_below(self, first_offset: int) -> None:
         """Drop stored offsets of messages that retention has removed.

@@ -783,13 +783,14 @@ def _merged(known: Tracking, before: dict[bytes, int], stored: Tracking) -> Trac
         stored: what the store has now.
     """
     merged = Tracking.from_snapshot(stored.snapshot_blocks())
+    pending = {block.id for block in known.pending_blocks()}
     for reference, offset in known.offsets().items():
-        if before.get(reference) != offset:
-            written = known.written_offset(reference)
-            if written is not None:
-                merged.apply([Block(OFFSET, reference, written)], 0)
-            if written != offset:
-                merged.store_offset(reference, offset)
+        if before.get(reference) == offset:
+            continue
+        if reference in pending:
+            merged.store_offset(reference, offset)
+        else:
+            merged.apply([Block(OFFSET, reference, offset)], 0)
     return merged
 
 

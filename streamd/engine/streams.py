@@ -123,9 +123,9 @@ class Streams:
 
     async def _tracking(self, call: Call, request: s.GetTracking) -> s.Tracking:
         async with self._opened(call, request) as stream:
-            tracking = stream.log.journal.tracking
-            offsets = {_text(name): at for name, at in tracking.offsets().items()}
-            writers = {_text(name): at for name, at in tracking.sequences().items()}
+            offsets = {_text(name): at for name, at in stream.stored_offsets().items()}
+            sequences = stream.log.journal.tracking.sequences()
+            writers = {_text(name): at for name, at in sequences.items()}
             consumers = None
             if request.details:
                 consumers = await stored_offsets(stream, self._parts.broker.now_ms)

@@ -560,8 +560,8 @@ _PUBLISHED = [
         "a stored offset in an answer is as safe as a confirmed message",
         "messages",
         _SUBSCRIPTIONS,
-        "                found = log.journal.tracking.written_offset(command.reference.encode())\n",
-        "                found = log.journal.tracking.offset(command.reference.encode())\n",
+        "                found = stream.stored_offset(command.reference)\n",
+        "                found = stream.log.journal.tracking.offset(command.reference.encode())\n",
     ),
 ]
 

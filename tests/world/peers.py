@@ -221,9 +221,8 @@ async def store(world: World, stream: str, name: str) -> None:
                 if not is_known and found.code != ResponseCode.NO_OFFSET:
                     raise Refused(found)
                 count += 1
-                if world.box.machine.broken_at is None:  # what a failed flush had may be told
-                    offset = found.offset if is_known else None
-                    witness.hear_stored(name, trio.current_time(), offset)
+                offset = found.offset if is_known else None
+                witness.hear_stored(name, trio.current_time(), offset)
                 await trio.sleep(chance.choice(_PAUSES) * (1 + count / 20))
 
     await repeat(world, name, work, chance)

@@ -150,6 +150,7 @@ class LogMaintenance:
             return True
         if failure is not None:
             writer.fail(str(failure))
+            return True
         if log.commits_on_flush and not flush.is_partial:  # else the newest segment is not safe
             with self._rounds.open():
                 writer.settle()

@@ -55,6 +55,7 @@ from segments.policy import LogPolicy, RecordLimit
 from streamd.broker.declared.standing_selectors import StandingSelectors
 from streamd.broker.streams.chunk_assembly import ChunkAssembly
 from streamd.broker.streams.publication import PendingEntries, Publisher, queued_size
+from streamd.broker.streams.safe_offsets import SafeOffsets
 from streamd.broker.streams.waiters import Waiters
 from streamd.broker.traffic import Histogram
 from streamd.config import QUEUE_BYTES
@@ -115,6 +116,7 @@ class LogWriter:
         write_by: what is queued waits for more messages no longer than until then, by trio's clock.
         has_rolled: a new segment has begun since `take_rolled`.
         changed_offsets: that consumers have stored, or had forgotten, and that a store is to have.
+        safe_offsets: what may be told of those that consumers have stored.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class LogWriter:
         self.write_by = 0.0
         self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = self._queued_records = 0
-        self.num_asked = self._num_written = self._num_settled = 0
+        self.num_asked = self._num_written = self.num_settled = 0
         self._told_offset = log.committed_offset
         self._last_write_ms = log.segments.last_timestamp_ms or 0
         self._newest = log.segments.shown[-1]
@@ -155,6 +157,7 @@ class LogWriter:
         self._limit = RecordLimit(log.policy.chunk_max_records)
         self._confirms: dict[Publisher, list[bytes]] = {}
         self.changed_offsets: dict[bytes, int | None] = {}
+        self.safe_offsets = SafeOffsets()
         self._batches: deque[_Batch] = deque()  # that are not settled
         self._num_batches = self._num_taken_batches = self._num_settled_batches = 0
 
@@ -190,12 +193,15 @@ class LogWriter:
         Raises:
             ValueError: the reference cannot be stored.
         """
+        before = self._log.journal.tracking.offset(reference)
         self._log.journal.tracking.store_offset(reference, offset)
         self._note_offset(reference, offset)
+        self.safe_offsets.store(reference, before, offset, self.num_asked)
 
     def forget_offset(self, reference: bytes) -> bool:
         """Forget a consumer's offset; whether there was one. On the device after the next flush."""
         is_known = self._log.journal.delete_offset(reference)
+        self.safe_offsets.forget(reference)
         if is_known and self._log.awaits_store:
             self._note_offset(reference, None)
         return is_known
@@ -231,7 +237,7 @@ class LogWriter:
     @property
     def is_settled(self) -> bool:
         """Everything that came is stored or refused, and nothing waits for a turn."""
-        return not self._queue and self._num_settled == self.num_asked and not self._is_paused
+        return not self._queue and self.num_settled == self.num_asked and not self._is_paused
 
     @property
     def is_waiting(self) -> bool:
@@ -256,7 +262,7 @@ class LogWriter:
     async def settled(self) -> None:
         """Return when all input so far is stored or refused, or cannot be stored for now."""
         asked = self.num_asked
-        while self._num_settled < asked and not self.failure:
+        while self.num_settled < asked and not self.failure:
             if self.is_waiting and not self._holds_messages:
                 break
             await self._settled.park()
@@ -391,7 +397,7 @@ class LogWriter:
 
     def _make_batch(self) -> None:
         """What this turn has written is settled when a store has it."""
-        last = self._batches[-1].num_written if self._batches else self._num_settled
+        last = self._batches[-1].num_written if self._batches else self.num_settled
         if self._confirms or self._num_written > last:
             self._num_batches += 1
             end, told = self._log.next_offset, self._confirms
@@ -425,7 +431,7 @@ class LogWriter:
         self._num_settled_batches = max(self._num_settled_batches, number)
         if not self.awaits_store:  # those that are left have brought nothing
             self._num_taken_batches = self._num_settled_batches = self._num_batches
-        num_written = self._num_settled
+        num_written = self.num_settled
         while self._num_batches - len(self._batches) < self._num_settled_batches:
             batch = self._batches.popleft()
             num_written = batch.num_written
@@ -459,7 +465,9 @@ class LogWriter:
         if log.segments.shown[-1] is not self._newest:
             self._newest = log.segments.shown[-1]
             self.has_rolled = True
-        self._num_settled = self._num_written if num_written is None else num_written
+        self.num_settled = self._num_written if num_written is None else num_written
+        if self.safe_offsets.unsafe:
+            self.safe_offsets.settle(self.num_settled, is_all=self.num_settled == self.num_asked)
         if self._settled:
             self._settled.unpark_all()
 

@@ -20,9 +20,9 @@ async def stored_offsets(stream: Stream, now_ms: Callable[[], int]) -> list[Stor
     Raises:
         Refused: what was stored is not safe yet, and the store that is to confirm it takes long.
     """
-    await stream.settled_soon()  # what is answered is as safe as a confirmed message
+    await stream.settled_soon()
     found: list[StoredOffset] = []
-    async for reference, offset in in_turns(sorted(stream.log.journal.tracking.offsets().items())):
+    async for reference, offset in in_turns(sorted(stream.stored_offsets().items())):
         if not stream.is_open:
             break  # deleted meanwhile
         log = stream.log

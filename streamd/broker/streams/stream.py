@@ -363,12 +363,21 @@ class Stream:
                 failed: it may be unknown after a restart.
         """
         self.store_offset(reference, offset)
-        opened = self.life.held
+        writer = self.life.held.writer
+        number = writer.num_asked
         await self.settled()
         self._check_there()
-        waits = self.log.journal.tracking.has_pending or opened.writer.awaits_store
-        if self.failed or (self.alarm and waits):
+        if self.failed or writer.num_settled < number:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm)
+
+    def stored_offset(self, reference: str) -> int | None:
+        """What may be told of a consumer: as safe as a confirmed message. It is held open."""
+        writer = self.life.held.writer
+        return writer.safe_offsets.get(reference.encode(), self.log.journal.tracking)
+
+    def stored_offsets(self) -> dict[bytes, int]:
+        """The same of all consumers."""
+        return self.life.held.writer.safe_offsets.all(self.log.journal.tracking)
 
     async def delete_offset(self, reference: str) -> bool:
         """Forget a stored offset; whether there was one. On the device on return. It is held open.

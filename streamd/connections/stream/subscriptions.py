@@ -298,10 +298,9 @@ class Consumers:
             name = as_sent(command.stream)
             self._context.rights.require(Right.READ, name)
             check_reference(command.reference)
-            async with self._context.readable(name) as (stream, log):
-                # An offset in an answer is as safe as a confirmed message, on a full disk, too.
+            async with self._context.readable(name) as (stream, _):
                 await stream.settled()
-                found = log.journal.tracking.written_offset(command.reference.encode())
+                found = stream.stored_offset(command.reference)
             offset, code = found, ResponseCode.NO_OFFSET if found is None else OK
         except Refused as refused:
             code = code_of(refused)

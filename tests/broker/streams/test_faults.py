@@ -19,6 +19,7 @@ from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.config import Config
 from streamd.net import threads
 from streamd.net.rounds import Rounds
+from streamd.operations.errors import Refused
 from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_stream import Bench, schedule
@@ -143,6 +144,24 @@ async def test_what_is_told_of_a_stored_offset_is_on_a_full_disk(
         await trio.sleep(FULL_DISK_SECONDS + 0.1)
         assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 2
         assert (await peer.ask(c.QueryOffset, "new", BAD)).offset == 1
+
+
+async def test_what_is_told_of_a_stored_offset_is_flushed(tmp_path: Path, faults: Faults) -> None:
+    """A flush that fails makes none safe."""
+    async with harness(tmp_path, flush="always") as server:
+        peer = await two_streams(server)
+        await peer.send(c.StoreOffset("app", BAD, 0))
+        assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 0
+        faults.set("flush", errno.EIO)
+        await peer.send(c.StoreOffset("app", BAD, 1), c.StoreOffset("new", BAD, 1))
+        assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 0
+        assert await peer.code(c.QueryOffset, "new", BAD) == ResponseCode.NO_OFFSET
+        assert server.host.find(BAD).stored_offsets() == {b"app": 0}
+        with pytest.raises(Refused):
+            await server.host.find(BAD).set_offset("app", 2)
+        faults.clear()
+        await trio.sleep(FULL_DISK_SECONDS + 0.1)
+        assert (await peer.ask(c.QueryOffset, "app", BAD)).offset == 0
 
 
 @pytest.mark.parametrize("flush", ["os", "interval", "always"])
