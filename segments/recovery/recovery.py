@@ -123,12 +123,21 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     _grow_again(plan, suffixes)
     if plan.checkpoint is not None:
         _keep_offsets(plan, plan.checkpoint, folder)
-    plan.boots = marked(names, AHEAD)
-    if any(boot != disk.boot() for boot in plan.boots):
-        _go_on_behind_gap(plan)
+    _look_at_boots(plan, marked(names, AHEAD), disk.boot())
     ends = [plan.segments[-1].next_offset] if plan.segments else [e.base_offset for e in plan.empty]
     plan.ends_at = min(ends, default=plan.next_offset)
     return plan
+
+
+def _look_at_boots(plan: Plan, boots: Sequence[str], now: str) -> None:
+    """Boots of which readers may have seen what is not on the device."""
+    plan.boots = boots
+    last = plan.segments[-1] if plan.segments else None
+    if boots and last is not None and last.cold is None and last not in plan.unflushed:
+        # Who opened it last may have been killed in the midst: its cut may not be on the device.
+        plan.unflushed.append(last)
+    if any(boot != now for boot in boots):
+        _go_on_behind_gap(plan)
 
 
 def _go_on_behind_gap(plan: Plan) -> None:

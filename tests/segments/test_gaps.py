@@ -16,7 +16,7 @@ from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from segments.verify import verify
 from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
-from tests.support.recorder import RecordingDisk
+from tests.support.recorder import Cut, RecordingDisk
 
 _POLICY = LogPolicy(max_segment_chunks=3)
 
@@ -50,6 +50,29 @@ def _from(log: Log, offset: int) -> list[bytes]:
 
 
 class TestPowerFailure:
+    def test_a_torn_end_whose_cut_was_interrupted_stays_away(self) -> None:
+        """What the log goes on behind is on the device before the checkpoint relies on it."""
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        log.flush(with_checkpoint=True)
+        size = log.segments.shown[-1].size
+        append(log, [b"1"])
+        torn = disk.synced(len(disk.operations))
+        (node,) = (n for n, found in torn.contents.items() if found[:4] == b"OSIL")
+        torn.contents[node].extend(bytes(100))
+        again = RecordingDisk(torn, boot=2)
+        _open(again)
+        cut = again.operations.index(Cut(node, size)) + 1
+        again = again.after_kill(Random(0), cut)
+        log = _open(again)
+        log.flush(with_checkpoint=True)
+        for seed in range(20):
+            left = again.power_cut(len(again.operations), Random(seed))
+            log = _open(RecordingDisk(left, boot=3))
+            assert log.report.losses == ()
+            assert _read(log) == [(0, b"0")]
+
     def test_who_has_seen_what_is_gone_gets_all_that_comes(self) -> None:
         disk = _disk()
         log = _open(disk)

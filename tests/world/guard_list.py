@@ -204,8 +204,8 @@ _OPENED = [
         "a log goes on behind a gap when the machine was down",
         "log",
         _RECOVERY,
-        "        _go_on_behind_gap(plan)\n    ends",
-        "        pass\n    ends",
+        "        _go_on_behind_gap(plan)\n\n",
+        "        pass\n\n",
         "ST3",
     ),
     Guard(
