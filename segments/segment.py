@@ -24,7 +24,7 @@ from segments.codec import (
     IndexRecord,
 )
 from segments.disk import Disk, File, Readable
-from segments.errors import FormatError, StorageError
+from segments.errors import FormatError, StorageError, UnreadableError
 from segments.filter_index import FilterIndex, Index as FilterIndexForm
 from segments.gaps import end_before
 from segments.index import Index, record_position
@@ -143,7 +143,6 @@ class Segment:
         self.key_fault = ""
         self.stored: StoredSegment | None = None
         self.cold: CachedSegment | None = None
-        self._has_good_index = False
         self._report: Callable[[Segment, Damage], None] = _ignore
         self._file: File | None = None
         self._users = 0
@@ -364,7 +363,7 @@ class Segment:
         """
         try:
             file = self.disk.open(self.path(suffix), writable=False)
-            if self.cold is None or suffix != INDEX_SUFFIX or self._has_good_index:
+            if self.cold is None or suffix != INDEX_SUFFIX:
                 return file
             return self._checked_index(self.cold, file)
         except StorageError as error:
@@ -376,12 +375,13 @@ class Segment:
     def _checked_index(self, cold: CachedSegment, file: File) -> File:
         """A cold segment's index, compared with what was stored.
 
-        It cannot be compared with the chunks, as those of a segment that is here are.
+        It cannot be compared with the chunks, as those of a segment that is here are: with what
+        it says wrongly, whole chunks would be taken for damaged. So each opening does it.
         """
         stored = cold.stored.files[INDEX_SUFFIX]
-        if file.size() == stored.size and crc32(file.read(stored.size, 0)) == stored.crc:
-            self._has_good_index = True
-            return file
+        with suppress(UnreadableError):
+            if file.size() == stored.size and crc32(file.read(stored.size, 0)) == stored.crc:
+                return file
         file.close()
         self.disk.remove(self.path(INDEX_SUFFIX))
         raise ColdError(cold, suffix=INDEX_SUFFIX)

@@ -111,16 +111,8 @@ class Machine:
             self._due()
 
     def rot(self, suffixes: tuple[str, ...]) -> str:
-        """Some files with one of these endings are not what was written; which, and how.
-
-        The index of a segment that only a store has is left alone: it is no derived file there.
-        """
-        found = sorted(
-            path
-            for path in self.data.rglob("*")
-            if path.suffix in suffixes
-            and (path.suffix != ".index" or path.with_suffix(".segment").exists())
-        )
+        """Some files with one of these endings are not what was written; which, and how."""
+        found = sorted(path for path in self.data.rglob("*") if path.suffix in suffixes)
         share = self._chance.choice((0.1, 0.5, 1))
         return ", ".join(
             f"{path.name} {self._rot_one(path, found)}"

@@ -176,7 +176,9 @@ def test_nothing_but_the_copy_is_left(tmp_path: Path) -> None:
     log.close()
 
 
-def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_used", [False, True])
+def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path, *, is_used: bool) -> None:
+    """Also where it was good when it was opened before."""
     log, contents = _write(tmp_path / "s"), dict[str, bytes]()
     manifest = _store(log, 2, contents)
     write_copy(OsDisk(), log.folder, manifest)
@@ -186,9 +188,11 @@ def test_an_index_that_is_not_what_was_stored_goes(tmp_path: Path) -> None:
     Path(first.path()).unlink()
     index = Path(first.path(".index"))
     raw = bytearray(index.read_bytes())
+    log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
+    if is_used:
+        assert log.segments.find(at_offset(3)).segment.base_offset == first.base_offset
     raw[40] ^= 1
     index.write_bytes(raw)
-    log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
     with pytest.raises(ColdError) as caught:
         log.segments.find(at_offset(3))
     assert caught.value.suffix == ".index"
