@@ -226,7 +226,7 @@ def _objects_are_whole(told: TierWitness) -> Iterator[str]:
 
 def _nothing_is_left(told: TierWitness) -> Iterator[str]:
     """how-to/tier.md: "so does deleting the stream"; "`gc` removes objects that nothing names"."""
-    if not told.status or told.lost:  # what is left of a segment that was stored twice may stay
+    if not told.status:
         return
     manifests = told.manifests.values()
     named = {CLUSTER} | {

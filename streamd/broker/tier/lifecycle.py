@@ -62,7 +62,10 @@ def delete_stream(store: ObjectStore, key: StreamKey, me: Identity) -> None:
                 is_deleted=True,
             ),
         )
-    _remove(store, [one.key for one in store.listing(key.folder) if one.key != key.manifest])
+    found = {one.key for one in store.listing(key.folder)}
+    if kept is not None:
+        found |= kept.manifest.keys()  # a listing may be old
+    _remove(store, sorted(found - {key.manifest}))
     if kept is not None:
         store.delete([key.manifest])
 

@@ -62,6 +62,18 @@ class TestDeletion:
             assert changes[-1].key.endswith("/manifest")
             assert not list((tmp_path / "tier-deletions").iterdir())
 
+    async def test_a_listing_is_old(self, tmp_path: Path) -> None:
+        """What its manifest names goes in any case; else nobody would take it for an orphan."""
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            peer = await a_stream(server)
+            store.freeze_listings()
+            await publish(peer, 0, 30)
+            await passes(5)
+            assert await peer.code(c.Delete, "s") == OK
+            await passes(5)
+            assert not of_streams(store)
+
     async def test_a_full_disk_keeps_nobody_from_deleting(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
