@@ -527,7 +527,7 @@ class World:
         for line in still:
             if self.chance.random() < 0.5:
                 line.moves = event
-        await trio.sleep(self.chance.choice((0.1, 1, 15)))
+        await trio.sleep(self.chance.choice((0.1, 1, 40)))
         event.set()
 
     async def _set_clock(self) -> None:

@@ -5,6 +5,7 @@ are hashes in it, as they are in the catalog, and it has no other secrets.
 """
 
 import logging
+import math
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
@@ -28,6 +29,7 @@ _DEBOUNCE_SECONDS = 1.0
 _BYTES_PER_SECOND = 1 << 20  # of all copies together, at most; a copy of 10,000 streams has 2 MB
 _LONGEST_PAUSE_SECONDS = 30.0
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.5, 30.0
+_LOOK_SECONDS = 20.0  # until others than the newest copies are looked for again
 
 
 def compact_copy(data: str) -> bytes:
@@ -62,7 +64,8 @@ class CatalogCopies:
     have one copy, the catalog is copied and stored under a name of its own; then the cluster object
     names it, by compare-and-set. Between two copies there is a pause that grows with their size;
     who waits for a copy (`stored`) waits for neither. As
-    the object of the one before may be read by somebody, two are kept.
+    the object of the one before may be read by somebody, two are kept. Where removing others has
+    failed, or one may have come late to the store, they are looked for again.
 
     A store that is away is asked again for ever. Once another server has the tier, nothing is
     written any more.
@@ -95,6 +98,8 @@ class CatalogCopies:
         self._work.set()  # what has changed before the start is not known
         self._last: CatalogCopy | None = None
         self._held: Held | None = None
+        self._kept: set[str] = set()
+        self._may_have_old = False
         self._num_changes, self._num_stored = 1, 0
         self._stored = trio.lowlevel.ParkingLot()
         self._hurry = Wakeup()
@@ -115,7 +120,12 @@ class CatalogCopies:
     async def run(self) -> None:
         """Copy what changes, until cancelled, or fenced; the tier is claimed."""
         while not self.is_fenced:
-            await self._work.wait()
+            with trio.move_on_after(_LOOK_SECONDS if self._may_have_old else math.inf) as waiting:
+                await self._work.wait()
+            if waiting.cancelled_caught:
+                with suppress(TierError, FencedError):  # the next time, then
+                    await ask(self._look_again)
+                continue
             await self._pause(_DEBOUNCE_SECONDS)
             await self._copy()
             size = 0 if self._last is None else self._last.size
@@ -146,6 +156,7 @@ class CatalogCopies:
             else:
                 if self._held is not None:
                     await self._named(self._held)
+                self._may_have_old |= pause > _FIRST_RETRY_SECONDS
                 self._num_stored = changes
                 self._stored.unpark_all()
             return
@@ -172,14 +183,29 @@ class CatalogCopies:
         check_there(self._store, {copy.key: copy.size})
         self._held = name_catalog(self._store, held, copy, me)
         self._last = copy
-        with suppress(TierError):  # the next time, then
-            self._remove_old({copy.key} if last is None else {copy.key, last.key}, revision)
+        self._kept = {copy.key} if last is None else {copy.key, last.key}
+        self._remove_old()
 
-    def _remove_old(self, kept: set[str], revision: int) -> None:
-        listed = [found.key for found in self._store.listing(CATALOG_FOLDER)]
-        old = [key for key in listed if key not in kept and revision_of(key) <= revision]
-        if old:
-            self._store.delete(old)
+    def _look_again(self) -> None:
+        """Remove others than the newest copies where that has failed; blocks.
+
+        Raises:
+            FencedError: another server has the tier.
+            TierError: the store refused, or is another one.
+        """
+        check(self._store, self._me(), self._held)
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        """Remove all but the newest copies; blocks."""
+        newest = max(map(revision_of, self._kept))
+        self._may_have_old = True
+        with suppress(TierError):
+            listed = [found.key for found in self._store.listing(CATALOG_FOLDER)]
+            old = [key for key in listed if key not in self._kept and revision_of(key) <= newest]
+            if old:
+                self._store.delete(old)
+            self._may_have_old = False
 
 
 def revision_of(key: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 
 from segments.store.object_names import CATALOG_FOLDER
+from segments.store.object_store import TierError
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.tier.catalog_copy import CatalogCopies, compact_copy
 from streamd.broker.tier.claims import FencedError, claim, look
@@ -73,6 +74,20 @@ async def test_two_copies_are_kept(tmp_path: Path) -> None:
             await trio.sleep(5)
     names = sorted(key for key in store.objects if key.startswith(CATALOG_FOLDER))
     assert [name.split("/")[-1].split(".")[0] for name in names] == ["5", "6"] or len(names) == 2
+
+
+async def test_what_could_not_be_removed_is_removed_later(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with harness(tmp_path) as server, _copying(server, store):
+        peer = await server.peer()
+        await trio.sleep(2)
+        store.fail(TierError("refused"), name="delete", times=3)
+        for n in range(4):
+            await peer.create(f"s{n}")
+            await trio.sleep(3)
+        assert sum(key.startswith(f"{CATALOG_FOLDER}/") for key in store.objects) > 2
+        await trio.sleep(60)
+        assert sum(key.startswith(f"{CATALOG_FOLDER}/") for key in store.objects) == 2
 
 
 async def test_a_store_that_is_away_is_asked_again(tmp_path: Path) -> None:
