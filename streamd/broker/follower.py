@@ -373,8 +373,11 @@ class Follower:
         self._list_at = trio.current_time() + LIST_SECONDS
 
     def _is_named(self, one: _Followed) -> bool:
-        """The catalog has a stream of which the store had something: it was not deleted."""
-        rows = self._catalog.contents.streams
+        """The catalog has a stream of which the store had something: it was not deleted.
+
+        One without files is another one, that was declared under its name.
+        """
+        rows = [row for row in self._catalog.contents.streams if row.has_files]
         return one.manifest is not None and any(one.names == (r.virtual_host, r.name) for r in rows)
 
     def _is_due(self, one: _Followed) -> bool:

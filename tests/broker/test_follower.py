@@ -217,6 +217,25 @@ async def test_a_stream_that_is_created_again_is_another_one(
         assert await peer.bodies(1) == [b"c"]
 
 
+async def test_one_that_is_created_again_is_empty_at_first(
+    tmp_path: Path, writer: Writer, store: ReadStore
+) -> None:
+    """Nothing of the one before is shown for it, whose manifest is gone."""
+    await writer.publish("s", b"a")
+    async with _reading(tmp_path) as server:
+        peer = await server.peer()
+        await peer.subscribe("s")
+        assert await peer.bodies(1) == [b"a"]
+        manifest = _manifest(server, "s")
+        async with writer.changing() as writing:
+            await writing.host.delete("s", lambda: None)
+            await (await writing.peer()).create("s")
+        del store.objects[manifest.stream.manifest]
+        assert (await peer.expect(c.MetadataUpdate)).stream == "s"
+        await peer.subscribe("s", subscription_id=2)
+        await peer.silence(20)
+
+
 async def test_a_stream_without_a_manifest_is_empty_until_it_has_one(
     tmp_path: Path, writer: Writer
 ) -> None:
