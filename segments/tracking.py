@@ -58,7 +58,7 @@ class Tracking:
             self._sequences[reference] = Sequence(chunk_id, publishing_id)
             if self.ahead.get(reference) == publishing_id:
                 del self.ahead[reference]
-        _trim(self._sequences, MAX_SEQUENCES)
+        trim(self._sequences, MAX_SEQUENCES)
 
     def take_sequences(self, other: "Tracking", offset: int) -> None:
         """Note sequences that are known elsewhere, of chunks from an offset on."""
@@ -81,9 +81,9 @@ class Tracking:
         self._offsets.pop(reference, None)
         self._offsets[reference] = offset
         self._pending[reference] = offset
-        _trim(self._offsets, MAX_OFFSETS)
+        trim(self._offsets, MAX_OFFSETS)
         if len(self._pending) > MAX_OFFSETS:  # the disk takes nothing at the moment
-            _trim(self._pending, MAX_OFFSETS)
+            trim(self._pending, MAX_OFFSETS)
 
     def offsets(self) -> dict[bytes, int]:
         """All stored offsets by reference, those stored longest ago first."""
@@ -170,7 +170,7 @@ class Tracking:
             elif block.kind == OFFSET:
                 self._offsets.pop(block.id, None)
                 self._offsets[block.id] = block.value
-        _trim(self._offsets, MAX_OFFSETS)
+        trim(self._offsets, MAX_OFFSETS)
 
 
 def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
@@ -198,6 +198,7 @@ def as_of(next_offset: int, before: Tracking, now: Iterable[Block]) -> Tracking:
     return tracking
 
 
-def _trim(references: dict[bytes, _Value], limit: int) -> None:
+def trim(references: dict[bytes, _Value], limit: int) -> None:
+    """Forget the first references beyond a number."""
     while len(references) > limit:
         del references[next(iter(references))]

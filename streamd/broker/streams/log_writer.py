@@ -36,13 +36,15 @@ order:
     the store has them      are on their way to it   were made
 
 A batch that brought neither chunks nor offsets, of messages sent twice say, has nothing to wait for
-but those before it.
+but those before it. Offsets that are taken before their turn make a batch of their own, so that
+their turn's finds one to wait for; so does what was there before a store was to have it
+(`catch_up`).
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -52,6 +54,7 @@ from segments import Log, StorageError
 from segments.entries import ID_SIZE, has_filter_values, split
 from segments.errors import FULL_DISK
 from segments.policy import LogPolicy, RecordLimit
+from segments.tracking import MAX_OFFSETS, trim
 from streamd.broker.declared.standing_selectors import StandingSelectors
 from streamd.broker.streams.chunk_assembly import ChunkAssembly
 from streamd.broker.streams.publication import PendingEntries, Publisher, queued_size
@@ -160,6 +163,7 @@ class LogWriter:
         self.safe_offsets = SafeOffsets()
         self._batches: deque[_Batch] = deque()  # that are not settled
         self._num_batches = self._num_taken_batches = self._num_settled_batches = 0
+        self._catches_up = 0  # the last batch of what was there before
 
     def set_policy(self, policy: LogPolicy) -> None:
         """Apply other limits from the next chunk on."""
@@ -209,7 +213,9 @@ class LogWriter:
     def _note_offset(self, reference: bytes, offset: int | None) -> None:
         self.num_asked += 1
         if self._log.awaits_store:
+            self.changed_offsets.pop(reference, None)  # re-inserted last: the order is by use
             self.changed_offsets[reference] = offset
+            trim(self.changed_offsets, MAX_OFFSETS)
 
     @property
     def num_queued(self) -> int:
@@ -399,11 +405,33 @@ class LogWriter:
         """What this turn has written is settled when a store has it."""
         last = self._batches[-1].num_written if self._batches else self.num_settled
         if self._confirms or self._num_written > last:
-            self._num_batches += 1
-            end, told = self._log.next_offset, self._confirms
-            self._batches.append(_Batch(end, told, self._num_written, self._written_at))
+            self._add_batch(self._confirms)
             self._confirms, self._written_at = {}, 0.0
             self.settle_batches(0)
+
+    def _add_batch(self, told: dict[Publisher, list[bytes]]) -> None:
+        self._num_batches += 1
+        end = self._log.next_offset
+        self._batches.append(_Batch(end, told, self._num_written, self._written_at))
+
+    def catch_up(self, offsets: Mapping[bytes, int]) -> None:
+        """A store is to have what readers see, and these offsets, before anything is settled."""
+        self.changed_offsets.update(offsets)
+        self.num_asked += 1
+        self._add_batch({})
+        self._catches_up = self._num_batches
+
+    @property
+    def catches_up(self) -> bool:
+        """What readers saw before is not all on its way to a store."""
+        return self._num_taken_batches < self._catches_up
+
+    def take_offsets(self) -> dict[bytes, int | None]:
+        """Offsets that are to be on their way to a store now; see `take_batches`."""
+        offsets, self.changed_offsets = self.changed_offsets, {}
+        if offsets:
+            self._add_batch({})
+        return offsets
 
     @property
     def awaits_store(self) -> bool:
@@ -411,7 +439,7 @@ class LogWriter:
         return bool(
             self._log.flushing.held
             or self.changed_offsets
-            or self._num_taken_batches > self._num_settled_batches
+            or max(self._num_taken_batches, self._catches_up) > self._num_settled_batches
         )
 
     def take_batches(self, end: int) -> int:

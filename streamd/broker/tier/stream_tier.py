@@ -207,7 +207,8 @@ class TieredStream:
 
     def confirm_in_store(self, opened: OpenLog) -> None:
         """From now on its messages are confirmed when the store has them."""
-        self._parts.confirms.opened(self.begin_confirms(opened.log), opened)
+        wal = self.begin_confirms(opened.log)
+        self._parts.confirms.opened(wal, opened, is_changed=True)
 
     def may_write(self, opened: OpenLog) -> bool:
         """The store keeps up; where it does not, the log is told when it does."""

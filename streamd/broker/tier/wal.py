@@ -71,8 +71,10 @@ logger = logging.getLogger(__name__)
 
 SLOT_BYTES = 4 << 20  # a slot is full
 _MOST_UNDER_WAY = 4  # slots
+_SECTION_BYTES, _OFFSET_BYTES = 1 << 10, 540  # that a section, and an offset, count in a slot
 _MOST_BEHIND = 64 << 20  # bytes of all streams that are in no slot in the store; then they wait
 _LONGEST_PAUSE = 2.0  # seconds before a slot is sent again
+_REFUSED_SECONDS = 1.0  # before something is taken again of a stream whose disk has refused
 _START_SECONDS = 10.0  # that the opening of a stream waits until the logs are read
 _LOOK_SECONDS = 10.0  # between two looks whether the log is to be shortened
 _SHORTEN_SECONDS, _SHORTEN_BYTES, _SHORTEN_SLOTS = 3_600.0, 1 << 30, 10_000
@@ -138,14 +140,33 @@ class WalStream:
         self.waiting = self.noted = 0
         self.is_marked = self.is_broken = False
         self._log: Log | None = None
+        self._offsets: dict[bytes, int] = {}
         self._cursor = self._stored = after
         self._caught_up = trio.lowlevel.ParkingLot()
 
     def begin(self, log: Log) -> None:
         """Its log was opened."""
+        before = self._log  # where it was closed, the store has all that it had
+        is_stored = before is not None and before is not log and before.awaits_store
+        self._offsets = before.journal.tracking.offsets() if before and is_stored else {}
         self._log, self.opened = log, None
+        self.is_marked = False  # the mark goes where it is opened to be confirmed here
         self.waiting, self.noted = 0, log.written.size
         self._cursor = self._stored = self._after
+
+    def wrote_by(self, opened: OpenLog, *, is_changed: bool) -> None:
+        """Who writes to its log is there; the store is to have all offsets that it has not.
+
+        Args:
+            opened: who writes.
+            is_changed: readers have seen what was not to be in the store then.
+        """
+        self.opened, before = opened, self._offsets
+        self._offsets = {}
+        now = opened.log.journal.tracking.offsets()
+        offsets = {name: at for name, at in now.items() if before.get(name) != at}
+        if offsets or is_changed:
+            opened.writer.catch_up(offsets)
 
     @property
     def num_unconfirmed(self) -> int:
@@ -171,6 +192,7 @@ class WalStream:
             return None
         if not self.is_marked:
             await threads.in_thread(self._mark, log)
+        self._pass_stored(log)
         if self._cursor < log.committed_offset:
             return await self._take_files(log, room)
         return self._take_held(log, room)
@@ -181,6 +203,13 @@ class WalStream:
         put_mark(disk, log.folder, WAL, log.life)
         disk.sync_folder(log.folder)
         self.is_marked = True
+
+    def _pass_stored(self, log: Log) -> None:
+        """What a manifest names needs no slot, and may be on no disk any more."""
+        manifest = log.stored.manifest
+        if manifest is not None and self._cursor < manifest.next_offset:
+            self._cursor = self._after = manifest.next_offset
+            self._note_stored(self._cursor)
 
     async def _take_files(self, log: Log, room: int) -> _Taken | None:
         """Chunks that readers see already: of before a start, or before it was confirmed so."""
@@ -200,10 +229,9 @@ class WalStream:
                 if chunk.header.chunk_id >= self._cursor and size < room:
                     parts += chunk.parts
                     size, end = size + chunk.size, chunk.header.next_offset
-        opened, offsets = self.opened, {}
-        if opened is not None:
-            offsets, opened.writer.changed_offsets = opened.writer.changed_offsets, {}
-        if not (parts or offsets):
+        writer = None if self.opened is None else self.opened.writer
+        offsets = {} if writer is None else writer.take_offsets()
+        if not (parts or offsets or (writer is not None and writer.catches_up)):
             return None
         self._cursor = end
         taken = self._taken(log, parts, end if parts else self._after, offsets)
@@ -222,8 +250,9 @@ class WalStream:
         log, opened = self._log, self.opened
         if log is None or log.is_closed or self.is_broken:
             return False
-        has_offsets = opened is not None and bool(opened.writer.changed_offsets)
-        return self._cursor < log.next_offset or has_offsets
+        writer = None if opened is None else opened.writer
+        has_more = writer is not None and (bool(writer.changed_offsets) or writer.catches_up)
+        return self._cursor < log.next_offset or has_more
 
     def section(self, taken: _Taken) -> Section:
         """What stands in the slot before its chunks, but for their checksum."""
@@ -472,11 +501,9 @@ class StoreConfirms:
         self.wants(found)
         return found
 
-    def opened(self, stream: WalStream, opened: OpenLog) -> None:
-        """Who writes to its log, which was opened, is there."""
-        if stream.opened is None and not stream.is_marked:  # for the first time since the start
-            opened.writer.changed_offsets.update(opened.log.journal.tracking.offsets())
-        stream.opened = opened
+    def opened(self, stream: WalStream, opened: OpenLog, *, is_changed: bool = False) -> None:
+        """Who writes to its log, which was opened, is there; see WalStream.wrote_by."""
+        stream.wrote_by(opened, is_changed=is_changed)
         self.wants(stream)
 
     def wants(self, stream: WalStream) -> None:
@@ -506,6 +533,7 @@ class StoreConfirms:
             stream = self._streams.pop(key, None)
             if stream is not None:
                 self._waiting -= stream.waiting
+                stream.waiting = 0
                 self._queue.pop(stream, None)
             if self._tails is not None:
                 self._tails.streams.pop(key, None)
@@ -569,7 +597,7 @@ class StoreConfirms:
         if self._is_over:
             return
         self._began_at = trio.current_time()
-        sent = await self._make()
+        sent = await self._make(nursery)
         if sent is not None:
             self._sent.append(sent)
             self._next += 1
@@ -591,20 +619,26 @@ class StoreConfirms:
                 pause = next_pause(pause)
                 await trio.sleep(shortened(pause))
 
-    async def _make(self) -> _Sent | None:
+    async def _take_again(self, stream: WalStream) -> None:
+        await trio.sleep(_REFUSED_SECONDS)
+        self.wants(stream)
+
+    async def _make(self, nursery: trio.Nursery) -> _Sent | None:
         """A slot of what waits."""
         took: list[tuple[WalStream, _Taken]] = []
         sections: list[Section] = []
-        size, mine = 0, self._ownership.identity
-        while self._queue and size < SLOT_BYTES:
+        size = filled = 0
+        mine = self._ownership.identity
+        while self._queue and filled < SLOT_BYTES:
             stream = next(iter(self._queue))
             del self._queue[stream]
             try:
-                taken = await stream.take(SLOT_BYTES - size)
+                taken = await stream.take(SLOT_BYTES - filled)
                 if taken is not None:
                     sections.append(stream.section(taken))
             except SegmentsError as error:  # nothing was taken
                 logger.error("stream %s is not confirmed: %s", stream.key.stream, error)
+                nursery.start_soon(self._take_again, stream)
                 continue
             except Exception as error:  # a bug: it stays in this stream
                 logger.exception("stream %s is not confirmed", stream.key.stream)
@@ -613,6 +647,7 @@ class StoreConfirms:
             if taken is not None:
                 took.append((stream, taken))
                 size += taken.size
+                filled += taken.size + _SECTION_BYTES + _OFFSET_BYTES * len(taken.offsets)
                 stream.waiting -= taken.counted
                 self._waiting -= taken.counted
             self.wants(stream)

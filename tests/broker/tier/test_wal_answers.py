@@ -1,0 +1,199 @@
+"""Confirms through the store: what the server answers is in the store, also around a change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from segments import StorageError
+from segments.store.object_names import WAL_FOLDER
+from streamd.broker.tier import wal
+from streamd.operations.arguments import CONFIRM
+from streamd.wire.stream import commands as c
+from tests.broker.tier.support import bodies, manifest_of, passes, tiered
+from tests.support.fake_store import FakeStore
+from tests.support.server import Harness, Peer
+
+
+def _slot(number: int) -> str:
+    return f"{WAL_FOLDER}/1/{number:020d}"
+
+
+async def _publisher(server: Harness, **arguments: str) -> Peer:
+    peer = await server.peer()
+    await peer.create("s", **arguments)
+    await peer.declare("s", reference="p")
+    return peer
+
+
+async def _store_offset(server: Harness, offset: int) -> None:
+    peer = await server.peer()
+    await peer.send(c.StoreOffset("a", "s", offset))
+    await passes(1)
+
+
+async def _offset(server: Harness) -> int | None:
+    """What the server answers within some seconds; None for nothing."""
+    peer = await server.peer()
+    with trio.move_on_after(5):
+        found: int = (await peer.ask(c.QueryOffset, "a", "s")).offset
+        return found
+    return None
+
+
+async def _change(server: Harness, where: str) -> None:
+    await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+
+
+async def test_an_offset_that_only_the_disk_has_is_answered_when_the_store_has_it(
+    tmp_path: Path,
+) -> None:
+    """It was stored before the start, and never answered."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, stream_confirm="store")
+        await peer.store(bodies(0))
+        store.fail(key=WAL_FOLDER, times=-1)
+        await _store_offset(server, 3)
+    store.heal()
+    store.fail(key=f"{WAL_FOLDER}/2", times=-1)
+    async with tiered(tmp_path, store) as server:
+        assert await _offset(server) is None
+        store.heal()
+        assert await _offset(server) == 3
+
+
+async def test_what_was_there_before_a_change_is_answered_when_the_store_has_it(
+    tmp_path: Path,
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await _store_offset(server, 3)
+        store.fail(key=WAL_FOLDER, times=-1)
+        await _change(server, "store")
+        assert await _offset(server) is None
+        other = await server.peer()
+        with trio.move_on_after(5) as waited:
+            await other.ask(c.QueryPublisherSequence, "p", "s")
+        assert waited.cancelled_caught
+        await peer.publish(bodies(0))
+        await peer.silence(5)
+        store.heal()
+        with trio.fail_after(30):
+            assert len(await peer.confirmed(20)) == 20
+        assert await _offset(server) == 3
+
+
+async def test_what_was_uploaded_and_has_left_the_disk_needs_no_slot(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store, tier_roll_seconds=1) as server:
+        arguments = {"stream_max_segment_size_bytes": "2000"}
+        arguments["stream_local_max_length_bytes"] = "3000"
+        peer = await _publisher(server, stream_confirm="store", **arguments)
+        await peer.store(bodies(0))
+        await _change(server, "local")
+        for first in range(20, 400, 20):
+            await peer.store(bodies(first), first + 1)
+        async with server.host.find("s").opened() as log:
+            await passes(100)
+            assert manifest_of(store, "s").next_offset == 400
+            assert log.segments.shown[0].cold is not None
+        await _change(server, "store")
+        with trio.fail_after(30):
+            await peer.store(bodies(400), 401)
+
+
+async def test_what_the_disk_refuses_for_a_while_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors are short, say, when the first slot of a stream is made."""
+    store, put_mark, fails = FakeStore(), wal.put_mark, True
+
+    def refuse(*arguments: Any) -> None:
+        if fails:
+            raise StorageError("create", "wal", OSError(24, "Too many open files"))
+        put_mark(*arguments)
+
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, stream_confirm="store")
+        monkeypatch.setattr(wal, "put_mark", refuse)
+        await peer.publish([b"1"])
+        await peer.silence(5)
+        fails = False
+        with trio.fail_after(30):
+            assert await peer.confirmed(1) == [1]
+
+
+async def test_offsets_of_each_time_in_between_go_along(tmp_path: Path) -> None:
+    """Also the second time that the store is to confirm."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server, stream_confirm="store")
+        await peer.store(bodies(0))
+        await _change(server, "local")
+        await _store_offset(server, 7)
+        await _change(server, "store")
+        assert await _offset(server) == 7
+        lost = FakeStore(dict(store.objects), now_ms=store.now_ms)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _offset(server) == 7
+
+
+async def test_a_stream_is_marked_each_time(tmp_path: Path) -> None:
+    """The mark went when its log was opened to be confirmed by this machine."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, stream_confirm="store")
+        await peer.store(bodies(0))
+        await _change(server, "local")
+        await passes(1_000)
+        assert not server.host.find("s").is_open
+        await peer.store(bodies(20), 21)
+        assert not list(tmp_path.glob("streams/*/*/wal-*"))
+        await _change(server, "store")
+        await peer.store(bodies(40), 41)
+        assert list(tmp_path.glob("streams/*/*/wal-*"))
+
+
+async def test_offsets_that_are_taken_before_their_turn_are_waited_for(tmp_path: Path) -> None:
+    async with tiered(tmp_path, FakeStore()) as server:
+        await _publisher(server, stream_confirm="store")
+        stream = server.host.find("s")
+        async with stream.opened() as log:
+            await stream.settled()
+            writer = stream.life.held.writer
+            writer.store_offset(b"a", 0)
+            assert writer.take_offsets() == {b"a": 0}
+            batch = writer.take_batches(log.next_offset)
+            writer.write()
+            assert not writer.is_settled
+            writer.settle_batches(batch)
+            assert writer.is_settled
+
+
+async def test_slots_are_small_however_many_offsets_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is too large could not be read again."""
+    monkeypatch.setattr("streamd.broker.streams.log_writer.MAX_OFFSETS", 50)
+    monkeypatch.setattr(wal, "SLOT_BYTES", 10_000)
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        store.fail(key=WAL_FOLDER, times=-1)
+        for name in "stu":
+            await (await server.peer()).create(name, stream_confirm="store")
+            stream = server.host.find(name)
+            async with stream.opened():
+                for number in range(500):
+                    stream.store_offset(f"{number:0200d}", number)
+                assert len(stream.life.held.writer.changed_offsets) <= 50
+        await passes(5)
+        store.heal()
+        await passes(5)
+        sizes = [len(one.content) for key, one in store.objects.items() if WAL_FOLDER in key]
+        assert sizes
+        assert max(sizes) < 50 * 450
