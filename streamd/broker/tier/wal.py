@@ -141,7 +141,8 @@ class WalStream:
         self.is_marked = self.is_broken = False
         self._log: Log | None = None
         self._offsets: dict[bytes, int] = {}
-        self._cursor = self._stored = after
+        self._cursor = after
+        self._num_under_way = 0  # slots that have something of it
         self._caught_up = trio.lowlevel.ParkingLot()
 
     def begin(self, log: Log) -> None:
@@ -152,7 +153,7 @@ class WalStream:
         self._log, self.opened = log, None
         self.is_marked = False  # the mark goes where it is opened to be confirmed here
         self.waiting, self.noted = 0, log.written.size
-        self._cursor = self._stored = self._after
+        self._cursor = self._after
 
     def wrote_by(self, opened: OpenLog, *, is_changed: bool) -> None:
         """Who writes to its log is there; the store is to have all offsets that it has not.
@@ -178,7 +179,9 @@ class WalStream:
     @property
     def is_caught_up(self) -> bool:
         """All that readers see of it is stored."""
-        return self._log is None or self._stored >= self._log.committed_offset
+        if self._log is None:
+            return True
+        return self._cursor >= self._log.committed_offset and not self._num_under_way
 
     async def caught_up(self) -> None:
         """Return when that is so."""
@@ -209,7 +212,7 @@ class WalStream:
         manifest = log.stored.manifest
         if manifest is not None and self._cursor < manifest.next_offset:
             self._cursor = self._after = manifest.next_offset
-            self._note_stored(self._cursor)
+            self._caught_up.unpark_all()
 
     async def _take_files(self, log: Log, room: int) -> _Taken | None:
         """Chunks that readers see already: of before a start, or before it was confirmed so."""
@@ -217,7 +220,7 @@ class WalStream:
         parts, end, reached = await threads.in_thread(_read, log, self._cursor, until, room)
         self._cursor = reached
         if not parts:
-            self._note_stored(reached)
+            self._caught_up.unpark_all()
             return None
         return self._taken(log, parts, end, {})
 
@@ -240,6 +243,7 @@ class WalStream:
     def _taken(
         self, log: Log, parts: list[bytes], end: int, offsets: dict[bytes, int | None]
     ) -> _Taken:
+        self._num_under_way += 1
         after, self._after = self._after, end
         batch = 0 if self.opened is None else self.opened.writer.take_batches(self._cursor)
         return _Taken(after, end, parts, sum(map(len, parts)), 0, offsets, batch, log)
@@ -281,10 +285,7 @@ class WalStream:
         """The store has this, and all that was taken before."""
         if self.opened is not None and taken.log is self._log and not self.is_broken:
             self.opened.stored(taken.next_offset, taken.batch)
-        self._note_stored(taken.next_offset)
-
-    def _note_stored(self, offset: int) -> None:
-        self._stored = max(self._stored, offset)
+        self._num_under_way -= 1
         self._caught_up.unpark_all()
 
 

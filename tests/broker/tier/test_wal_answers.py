@@ -13,7 +13,7 @@ from streamd.operations.arguments import CONFIRM
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import bodies, manifest_of, passes, tiered
 from tests.support.fake_store import FakeStore
-from tests.support.server import Harness, Peer
+from tests.support.server import FIRST, OK, Harness, Peer
 
 
 def _slot(number: int) -> str:
@@ -197,3 +197,27 @@ async def test_slots_are_small_however_many_offsets_there_are(
         sizes = [len(one.content) for key, one in store.objects.items() if WAL_FOLDER in key]
         assert sizes
         assert max(sizes) < 50 * 450
+
+
+async def test_each_opening_waits_for_what_only_the_disk_has(tmp_path: Path) -> None:
+    """Also the second, when the slot of the first is still on its way."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, stream_confirm="store")
+        await peer.store([b"1"])
+        store.fail(key=WAL_FOLDER, times=-1)
+        await peer.publish([b"2"], 2)
+        await passes(1)
+    store.heal()
+    store.fail(key=f"{WAL_FOLDER}/2", times=-1)
+    async with tiered(tmp_path, store) as server:
+        for _ in range(3):
+            peer = await server.peer()
+            with trio.move_on_after(30):
+                assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
+            await passes(10)
+        store.heal()
+        await passes(10)
+        peer = await server.peer()
+        await peer.subscribe("s", FIRST)
+        assert await peer.bodies(2) == [b"1", b"2"]
