@@ -84,8 +84,9 @@ class _Tail:
         self.has_begun = False
         self._disk, self._folder, self._empty = disk, folder, plan.empty
         last = plan.segments[-1] if plan.segments else None
-        # Behind an empty one that goes, a checkpoint may take the last one for sealed.
         grows = last is not None and last.cold is None and not (plan.is_ended or plan.empty)
+        if last is not None and plan.checkpoint is not None:  # of before an empty one went
+            grows = grows and plan.checkpoint.segment <= last.base_offset
         self._last: Segment | None = last if grows else None
         self._writer: SegmentWriter | None = None
         self._group: list[EncodedChunk] = []

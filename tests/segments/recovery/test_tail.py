@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from segments import FIRST, ChunkBuilder, Log, Reader
 from segments.disk import OsDisk
 from segments.marks import AHEAD, put_mark
@@ -26,7 +28,10 @@ def _chunks(log: Log) -> Iterator[TailChunk]:
         file.close()
 
 
-def test_it_goes_behind_an_empty_segment_that_a_checkpoint_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_gone", [False, True])
+def test_it_goes_behind_an_empty_segment_that_a_checkpoint_names(
+    tmp_path: Path, *, has_gone: bool
+) -> None:
     whole, folder = Log.open(str(tmp_path / "whole")), str(tmp_path / "log")
     _append(whole, 5)
     tail = list(_chunks(whole))
@@ -35,6 +40,9 @@ def test_it_goes_behind_an_empty_segment_that_a_checkpoint_names(tmp_path: Path)
     log.seal()
     log.flush(with_checkpoint=True)
     log.close()
+    if has_gone:  # an opening before this one was cut off
+        for suffix in (".segment", ".index"):
+            Path(folder, f"{3:020d}{suffix}").unlink()
     put_mark(OsDisk(), folder, AHEAD, "another boot")
     log = Log.open(folder, tail=lambda: tail)
     assert not log.report.losses
