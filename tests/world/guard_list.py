@@ -34,6 +34,8 @@ _PLACE = "clients/position.py"
 _CONNECTION = "clients/connection.py"
 _COMING_BACK = "clients/reconnecting.py"
 _SEARCH = "segments/search/search.py"
+_WAL = "streamd/broker/tier/wal.py"
+_WAL_READING = "streamd/broker/tier/wal_reading.py"
 _CLAIMS = "streamd/broker/tier/claims.py"
 _MANIFEST = "streamd/broker/tier/stream_manifest.py"
 _HOST = "streamd/broker/virtual_host.py"
@@ -1262,6 +1264,157 @@ _MANAGED = [
     ),
 ]
 
+# The write-ahead log: what streams have that are confirmed by the store.
+_LOGGED = [
+    Guard(
+        "a log that is read gets a fence at its end",
+        "tier",
+        _WAL_READING,
+        "        store.create(slot_key(epoch, number), encode_slot(fence))\n",
+        "        pass\n",
+    ),
+    Guard(
+        "what is behind a fence counts for nobody",
+        "tier",
+        _WAL_READING,
+        "            if one.slot.is_fence:\n                return\n",
+        "            if one.slot.is_fence:\n"
+        "                if isinstance(found[-1], SegmentsError):\n"
+        "                    return\n"
+        "                continue\n",
+    ),
+    Guard(
+        "slots are confirmed in their order",
+        "tier",
+        _WAL,
+        "        while self._sent and self._sent[0].is_stored and not self._is_over:\n"
+        "            sent = self._sent.popleft()\n",
+        "        for sent in [one for one in self._sent if one.is_stored and not self._is_over]:\n"
+        "            self._sent.remove(sent)\n",
+    ),
+    Guard(
+        "a slot that was not answered is looked for",
+        "tier",
+        _WAL,
+        "            except TierError as error:\n"
+        "                self._ownership.look_again(error)\n"
+        "                if (\n",
+        "            except TierError as error:\n"
+        "                sent.is_stored = True\n"
+        "                self._settle(0)\n"
+        "                if (\n",
+    ),
+    Guard(
+        "another object in a slot's place ends confirming",
+        "tier",
+        _WAL,
+        "            if found != content:\n",
+        "            if len(found) < 0:\n",
+    ),
+    Guard(
+        "a log is named before its first slot",
+        "tier",
+        _WAL,
+        "        while not self._has_begun:\n",
+        "        while self._is_over:\n",
+    ),
+    Guard(
+        "manifests cover what goes from a log",
+        "tier",
+        _WAL,
+        "                    requests.append(waiting.enter_context(found.requested()))\n",
+        "                    pass\n",
+    ),
+    Guard(
+        "no log begins at a slot that goes",
+        "tier",
+        _WAL,
+        "        await self._ownership.mark_wals("
+        "partial(slots.marks_without, count, present=mine))\n",
+        "",
+    ),
+    Guard(
+        "readers see what is stored",
+        "tier",
+        _WAL,
+        "    def is_caught_up(self) -> bool:\n"
+        '        """All that readers see of it is stored."""\n',
+        "    def is_caught_up(self) -> bool:\n        return True\n",
+    ),
+    Guard(
+        "what is written waits for the store",
+        "tier",
+        _LOG,
+        "        if self.commits_on_flush or self.awaits_store:\n            for chunk",
+        "        if self.commits_on_flush:\n            for chunk",
+    ),
+    Guard(
+        "a batch waits for those before it",
+        "tier",
+        _WRITER,
+        "            if batch.end <= end:\n",
+        "            if batch.end >= 0:\n",
+    ),
+    Guard(
+        "what a log has goes behind what the disk has",
+        "tier",
+        _LOG,
+        "            if tail is not None and append_tail(disk, folder, plan, tail):\n",
+        "            if tail is None and append_tail(disk, folder, plan, tuple):\n",
+    ),
+    Guard(
+        "an empty segment makes way for what a log has",
+        "tier",
+        "segments/recovery/tail.py",
+        " and not (plan.is_ended or plan.empty)\n",
+        " and not plan.is_ended\n",
+    ),
+    Guard(
+        "what a log is missing is no hole that is passed over",
+        "tier",
+        "segments/recovery/tail.py",
+        "            if chunk.after > tail.end:\n",
+        "            if chunk.after < 0:\n",
+    ),
+    Guard(
+        "offsets are in the store before they are answered",
+        "tier",
+        _WRITER,
+        "            self.changed_offsets[reference] = offset\n",
+        "            pass\n",
+    ),
+    Guard(
+        "offsets of a log are written before it is forgotten",
+        "tier",
+        "streamd/broker/stream_logs.py",
+        "    log.journal.write_pending(log.committed_offset)"
+        "  # only what is written is answered, and kept\n",
+        "",
+    ),
+    Guard(
+        "a log says what was deleted",
+        "tier",
+        _WAL,
+        "            self._deleted.append(key)\n",
+        "            pass\n",
+    ),
+    Guard(
+        "a stream is opened when logs are read",
+        "tier",
+        "streamd/broker/tier/tier.py",
+        "        await self.confirms.read()\n        return self.confirms.tail(",
+        "        if self.confirms._tails is None:\n            return None\n"
+        "        return self.confirms.tail(",
+    ),
+    Guard(
+        "a folder that is opened without a store's log says so",
+        "tier",
+        _WAL,
+        "            await threads.in_thread(self._mark, log)\n",
+        "            self._is_marked = True\n",
+    ),
+]
+
 GUARDS = [
     *_DURABLE,
     *_OPENED,
@@ -1272,5 +1425,6 @@ GUARDS = [
     *_DERIVED,
     *_CLIENTS,
     *_STORED,
+    *_LOGGED,
     *_MANAGED,
 ]
