@@ -11,7 +11,7 @@ import trio
 from segments import SegmentsError
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.transaction import Transaction
-from streamd.broker.catalog.writer import Check, Turn, permitted
+from streamd.broker.catalog.writer import Check, Subject, Turn, permitted
 from streamd.broker.declared.checks import check_stream_name
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
@@ -216,7 +216,8 @@ class VirtualHost:
         try:
             await self._create_wanted(wanted, check, outcomes)
         except Refused as refused:
-            return [outcome or refused for outcome in outcomes]
+            told = Reason.ALREADY_EXISTS
+            return [refused if one is None or one.reason is told else one for one in outcomes]
         return outcomes
 
     async def _create_wanted(
@@ -240,6 +241,8 @@ class VirtualHost:
                     self._resources.quota.check(len(rows) + 1)
                 except Refused as refused:
                     outcomes.append(refused)
+                    if refused.reason is Reason.ALREADY_EXISTS:
+                        turn.found.add(Subject(self.name, name))
                 else:
                     rows[row.name] = row
                     outcomes.append(None)
@@ -318,13 +321,19 @@ class VirtualHost:
         except Refused as refused:
             logger.error("cannot create stream %s: %s", rows[0].name, refused)
             raise
+        turn.made.update(Subject(self.name, row.name) for row in rows)
         self._resources.traffic.queues_declared += len(rows)
         self._resources.traffic.queues_created += len(rows)
         async for row in in_turns(rows):
             self.load_stream(row)
 
-    def declared_again(self) -> None:
-        """A client has declared a stream that was there, as it should be."""
+    async def declared_again(self, name: Name) -> None:
+        """A client has declared a stream that was there, as it should be.
+
+        Raises:
+            Refused: see CatalogWriter.tell_of.
+        """
+        await self._resources.catalog.tell_of([Subject(self.name, name)])
         self._resources.traffic.queues_declared += 1
 
     # -- deleting

@@ -12,16 +12,17 @@ it, even when the connection that asked is reset meanwhile. So a turn must not w
 that depends on a peer.
 
 Where the tier confirms (`answer_when`), whoever asked waits behind the turn until that has what was
-committed: then it is answered, and others have had their turns.
+committed: then it is answered, and others have had their turns. So does who is told that something
+is there which somebody has made, and the tier does not have yet (`Subject`).
 
 The commit is the only step that waits for the device. Should it be worthwhile, changes that
 depend on nothing that the others change could have one turn and share a commit, a SAVEPOINT for
 each; `Turn.commit` would then return when the commit is made that holds the change.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import trio
 
@@ -42,17 +43,28 @@ def permitted() -> None:
 _STORE_SECONDS = 20.0  # that an answer waits for the tier; clients wait 30 s
 
 
+class Subject(NamedTuple):
+    """A stream that a client may ask for again."""
+
+    virtual_host: str
+    name: str
+
+
 class Turn:
     """The turn of one change; see the module.
 
     Attributes:
         has_committed: something was.
+        made: was committed.
+        found: was there, and is told of.
     """
 
     def __init__(
         self, catalog: Catalog, committed: Callable[[], None], *, is_read_only: bool = False
     ) -> None:
         self.has_committed = False
+        self.made: set[Subject] = set()
+        self.found: set[Subject] = set()
         self._catalog = catalog
         self._committed = committed
         self._is_read_only = is_read_only
@@ -90,6 +102,7 @@ class CatalogWriter:
         self._is_read_only = is_read_only
         self._told: list[Callable[[], None]] = []
         self._stored: Callable[[], Awaitable[None]] | None = None
+        self._unstored: set[Subject] = set()  # perhaps; until somebody has waited for them
         self._lock = trio.Lock()  # first come, first served
 
     @asynccontextmanager
@@ -112,14 +125,32 @@ class CatalogWriter:
             with trio.CancelScope(shield=True):
                 check()
                 yield turn
-        if turn.has_committed and is_answered and self._stored is not None:
-            with trio.move_on_after(_STORE_SECONDS) as waiting:
-                await self._stored()
-            if waiting.cancelled_caught:
-                details = (
-                    "it is done, and the tier does not have it: the machine would take it along"
-                )
-                raise Refused(Reason.NOT_AVAILABLE, details)
+                if self._stored is not None:
+                    self._unstored |= turn.made
+        if turn.has_committed and is_answered:
+            await self._answer()
+        else:
+            await self.tell_of(turn.found)
+
+    async def tell_of(self, found: Collection[Subject]) -> None:
+        """Return when the tier has what is there, and is to be told of.
+
+        Raises:
+            Refused: it does not have it for long.
+        """
+        if not self._unstored.isdisjoint(found):
+            await self._answer()
+
+    async def _answer(self) -> None:
+        if self._stored is None:
+            return
+        made = set(self._unstored)
+        with trio.move_on_after(_STORE_SECONDS) as waiting:
+            await self._stored()
+        if waiting.cancelled_caught:
+            details = "it is done, and the tier does not have it: the machine would take it along"
+            raise Refused(Reason.NOT_AVAILABLE, details)
+        self._unstored -= made
 
     def answer_when(self, stored: Callable[[], Awaitable[None]]) -> None:
         """From now on, changes are answered when `stored` has returned."""

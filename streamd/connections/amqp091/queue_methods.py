@@ -69,7 +69,10 @@ class Queues:
         declaration = Declaration(name, self._host.name, method.arguments)
         if self._host.has_stream(name):
             self._check_same(name, method, declaration)
-            self._host.declared_again()
+            try:
+                await self._host.declared_again(name)
+            except Refused as refused:
+                raise fault_of(refused) from refused
             return
         declaration.check_type(self._context.default_queue_type)
         declaration.pairs()

@@ -10,7 +10,7 @@ from segments import StorageError
 from segments.store.object_names import WAL_FOLDER
 from streamd.broker.tier import wal
 from streamd.operations.arguments import CONFIRM
-from streamd.wire.stream import commands as c
+from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import bodies, manifest_of, passes, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.server import FIRST, OK, Harness, Peer
@@ -221,3 +221,25 @@ async def test_each_opening_waits_for_what_only_the_disk_has(tmp_path: Path) -> 
         peer = await server.peer()
         await peer.subscribe("s", FIRST)
         assert await peer.bodies(2) == [b"1", b"2"]
+
+
+async def test_what_was_not_answered_is_not_when_it_is_declared_again(tmp_path: Path) -> None:
+    """That it exists is an answer, too; what the store has already is answered at once."""
+    store = FakeStore()
+    async with tiered(tmp_path, store, confirm="store") as server:
+        peer = await server.peer()
+        await peer.create("old")
+        store.fail(times=-1)
+        assert await peer.code(c.Create, "s", ()) == ResponseCode.STREAM_NOT_AVAILABLE
+        again = await peer.code(c.Create, "s", ())
+        assert again not in (OK, ResponseCode.STREAM_EXISTS)
+        with trio.fail_after(1):
+            assert await peer.code(c.Create, "old", ()) == ResponseCode.STREAM_EXISTS
+        store.heal()
+        await passes(60)
+        assert await peer.code(c.Create, "s", ()) == ResponseCode.STREAM_EXISTS
+        lost = FakeStore(dict(store.objects), now_ms=store.now_ms)
+        with trio.fail_after(1):
+            assert await peer.code(c.Create, "s", ()) == ResponseCode.STREAM_EXISTS
+    async with tiered(tmp_path / "new", lost, restore=True) as new:
+        assert new.host.names() == ["old", "s"]
