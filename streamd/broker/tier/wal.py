@@ -598,7 +598,11 @@ class StoreConfirms:
         if self._is_over:
             return
         self._began_at = trio.current_time()
-        sent = await self._make(nursery)
+        try:
+            sent = await self._make(nursery)
+        except Exception:  # a bug: what was taken for it must not be passed over
+            self._end()
+            raise
         if sent is not None:
             self._sent.append(sent)
             self._next += 1

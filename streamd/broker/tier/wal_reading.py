@@ -33,9 +33,11 @@ from segments.store.wal import (
     encode_slot,
     slot_key,
 )
+from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.kept_slots import KeptSlots
 from streamd.broker.tier.patience import each, retry_store
+from streamd.broker.tier.requests import ask
 from streamd.net import threads
 
 TAIL_FILE = "tail"  # in a stream's folder: what a store has to follow its log
@@ -58,6 +60,9 @@ def writer_of(me: Identity) -> str:
 async def read_wal(store: ObjectStore, mark: WalMark, me: Identity) -> AsyncIterator[ReadSlot]:
     """The slots of a log that count, in their order; it has a fence at its end then.
 
+    What is at the store's address may have been another one for a while, which has no slots: so it
+    is asked in the end whether it is ours, and has the fence.
+
     Raises:
         BadObjectError: a slot cannot be used.
         TierError: the store is away.
@@ -74,6 +79,10 @@ async def read_wal(store: ObjectStore, mark: WalMark, me: Identity) -> AsyncIter
                 raise one
             check_tier(one.slot, me.tier)
             if one.slot.is_fence:
+                await ask(claims.check, store, me)
+                if not (await ask(read_slot, store, mark.epoch, number)).slot.is_fence:
+                    key = slot_key(mark.epoch, number)
+                    raise TierError(f"{key} was a fence and is none: was another store there?")
                 return
             yield one
         number += 1

@@ -16,6 +16,7 @@ from segments.store.object_store import TierError
 from segments.store.wal import Section, decode_slot
 from streamd.broker.tier.wal import WalStream
 from streamd.operations.arguments import CONFIRM
+from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import bodies, manifest_of, passes, tier_of, tiered
 from tests.support.fake_store import Call, FakeStore, late_answers
@@ -162,6 +163,33 @@ async def test_a_slot_that_went_elsewhere_confirms_nothing(tmp_path: Path) -> No
         await peer.store([b"2"], 2)
         assert len(below.objects) == 1
         assert len(_slots(store)) == 2
+
+
+async def test_a_log_that_was_looked_for_elsewhere_has_not_ended(tmp_path: Path) -> None:
+    """A file system was not mounted for a moment: below it there are no slots."""
+    store, below = FakeStore(), FakeStore()
+    async with tiered(tmp_path / "old", store, tier="file:///mnt/tier") as server:
+        peer = await _publisher(server)
+        for number in range(1, 4):
+            await peer.store([b"%d" % number], number)
+        right = store.objects
+        lost = _copy(store)
+    right, store = lost.objects, lost
+    num_reads = 0
+
+    def look(call: Call) -> None:
+        nonlocal num_reads
+        num_reads += WAL_FOLDER in call.key
+        store.objects = below.objects if 2 < num_reads < 18 and WAL_FOLDER in call.key else right
+
+    store.before = look
+    with suppress(StartError):
+        async with tiered(tmp_path / "new", store, tier="file:///mnt/tier", restore=True) as server:
+            pytest.fail("it was taken for the end")
+    assert below.objects
+    num_reads = 20
+    async with tiered(tmp_path / "new", store, tier="file:///mnt/tier", restore=True) as server:
+        assert await _all(server) == [b"1", b"2", b"3"]
 
 
 async def test_no_request_is_made_when_nothing_waits(tmp_path: Path) -> None:
