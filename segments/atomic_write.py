@@ -1,9 +1,11 @@
 """Giving a file new content in one step, or the one that it has once more."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import PurePath
 
 from segments.disk import Disk, File
+from segments.errors import UnreadableError
 
 TEMPORARY_SUFFIX = ".tmp"
 _COPY_BYTES = 1 << 20
@@ -60,6 +62,7 @@ def write_again(disk: Disk, path: str, start: int) -> None:
     file = disk.open(path, writable=True)
     try:
         for position in range(start, file.size(), _COPY_BYTES):
-            file.write([file.read(_COPY_BYTES, position)], position)
+            with suppress(UnreadableError):  # what is not in memory is as it is on the device
+                file.write([file.read(_COPY_BYTES, position)], position)
     finally:
         file.close()

@@ -95,6 +95,7 @@ ELSEWHERE = {
     "fetching from the tier",  # the same
     "opening a log",  # is the fault of its stream: test_lifecycle.py
     "following the tier",  # of a read-only server: tier/test_follower.py
+    "following write-ahead logs",  # the same: tier/test_wal_readers.py
     "serving HTTP",  # needs sockets: tests/e2e/test_serve.py
     "watching",  # begins with the listeners: tests/e2e/test_troubles.py
     "serving a door",  # needs somebody who asks: tests/hop

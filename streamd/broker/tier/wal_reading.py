@@ -9,8 +9,8 @@ What was read is kept for each stream until its log is opened: the chunks in a f
 memory.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -57,7 +57,9 @@ def writer_of(me: Identity) -> str:
     return f"{me.name}.{me.start}"
 
 
-async def read_wal(store: ObjectStore, mark: WalMark, me: Identity) -> AsyncIterator[ReadSlot]:
+async def read_wal(
+    store: ObjectStore, mark: WalMark, me: Identity
+) -> AsyncGenerator[ReadSlot, None]:
     """The slots of a log that count, in their order; it has a fence at its end then.
 
     What is at the store's address may have been another one for a while, which has no slots: so it
@@ -202,8 +204,9 @@ class Tails:
         """
         for mark in sorted(marks):
             if mark.epoch < me.epoch:
-                async for found in read_wal(store, mark, me):
-                    await threads.in_thread(self._take, found)
+                async with aclosing(read_wal(store, mark, me)) as slots:
+                    async for found in slots:
+                        await threads.in_thread(self._take, found)
 
     def _take(self, found: ReadSlot) -> None:
         slot, parts, size = found
