@@ -19,7 +19,7 @@ from tests.support.amqp import FIRST, STREAM, declare
 from tests.world.doors import AmqpDoor, Broken, Door, Gone, HttpDoor, StreamDoor, managed
 from tests.world.world import World
 
-_HELD_SECONDS = 1.0  # of a processor; what is not priced takes many, a slow machine four times as long
+_HELD_SECONDS = 1.0  # of a processor; what has no price takes many, a busy machine some more
 _OURS = ("tests.world.world", "tests.world.run")  # tasks of the world, which wait for nobody
 _PAUSES = (0.1, 0.5, 2)
 _ITEMS = 40_000  # of a table, one byte each
