@@ -23,7 +23,7 @@ def rows(*options: str) -> list[dict[str, object]]:
 def test_a_small_run() -> None:
     found = rows("--store", "file")
     goals = [row for row in found if row["goal"]]
-    assert len(goals) == 10
+    assert len(goals) == 16
     assert all(row["is_reached"] in (True, False) for row in goals)
     (ratio,) = (row for row in found if row["name"] == "bytes fetched, of those that match")
     assert ratio["is_reached"], "chunks that do not match were fetched"
