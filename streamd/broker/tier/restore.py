@@ -387,8 +387,9 @@ class _Restore:
             name = (as_sent(key.virtual_host), as_sent(key.stream))
             known = found.get(name)
             if tail.is_deleted or (known is not None and known.manifest is None):
-                continue
-            creation = "" if known is None or known.manifest is None else known.manifest.stream[2]
+                continue  # or it cannot be used
+            manifest = None if known is None else known.manifest
+            creation = "" if manifest is None else manifest.stream.creation
             if key.creation > creation:
                 found[name] = self._begin_in_log(tail)
             if key.creation >= creation:
@@ -406,6 +407,7 @@ class _Restore:
         disk.make_folder(folder)
         put_mark(disk, folder, LIFE, tail.key.creation)
         put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
+        disk.sync_folder(folder)  # under another life the log's messages would be nobody's
         manifest = Manifest(
             stream=tail.key,
             revision=0,
