@@ -78,7 +78,7 @@ cluster: $(VENV)/.test #+ Spark on a cluster of three processes, with a stream i
 	$(BIN)/python -m pytest -m cluster -rs tests/segments/spark/test_cluster.py
 
 # What takes long as a whole, and whose parts `make test` proves.
-samples: $(VENV)/.test #+ pages of the documentation that start Spark, and short runs of benchmarks; some two minutes
+samples: $(VENV)/.test #+ pages of the documentation that start Spark, and short runs of benchmarks; some three minutes
 	$(BIN)/python -m pytest -n $(JOBS) -m sample -rs tests/e2e/test_documentation.py tests/benchmarks
 
 # Each version is built once, into the user's cache; tests of those that are not there are skipped.

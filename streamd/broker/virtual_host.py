@@ -226,7 +226,7 @@ class VirtualHost:
         check: Callable[[Name], None],
         outcomes: list[Refused | None],
     ) -> None:
-        """The same; raises Refused where none is created, or what was is not in the tier."""
+        """The same; raises Refused where what is told of is not in the tier."""
         rows: dict[Name, StreamRow] = {}
         async with self._resources.catalog.turn() as turn:
             for name, arguments in wanted:
@@ -247,7 +247,11 @@ class VirtualHost:
                     rows[row.name] = row
                     outcomes.append(None)
             if rows:
-                await self._create(turn, list(rows.values()))
+                try:
+                    await self._create(turn, list(rows.values()))
+                except Refused as refused:
+                    outcomes[:] = [one or refused for one in outcomes]
+                    return
                 for name in rows:
                     logger.info("created stream %s", name, extra=CHANGE)
 

@@ -46,6 +46,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import trio
@@ -449,10 +450,13 @@ class LogWriter:
             The number of the last batch that nothing is missing of then; see `settle_batches`.
         """
         first = self._num_batches - len(self._batches)
-        for number, batch in enumerate(self._batches, first + 1):
-            if batch.end <= end:
-                self._num_taken_batches = max(self._num_taken_batches, number)
-        return self._num_taken_batches
+        number = max(first, self._num_taken_batches)
+        for batch in islice(self._batches, number - first, None):
+            if batch.end > end:
+                break
+            number += 1
+        self._num_taken_batches = number
+        return number
 
     def settle_batches(self, number: int) -> None:
         """A store has all batches up to this one."""

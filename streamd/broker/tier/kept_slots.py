@@ -30,7 +30,7 @@ class KeptSlots:
         self.num_bytes = 0
         self.ends: dict[StreamKey, tuple[int, int]] = {}
         self._slots: deque[_Kept] = deque()
-        self._num_dropped = 0
+        self._num_dropped = self._num_named = 0
         self._numbers: dict[StreamKey, int] = {}
 
     def __len__(self) -> int:
@@ -46,7 +46,10 @@ class KeptSlots:
         streams = array("L")
         number = self._num_dropped + len(self._slots) + 1
         for section in slot.sections:
-            streams.append(self._numbers.setdefault(section.key, len(self._numbers)))
+            if section.key not in self._numbers:
+                self._numbers[section.key] = self._num_named
+                self._num_named += 1
+            streams.append(self._numbers[section.key])
             end, last = self.ends.get(section.key, (0, 0))
             last = number if section.offsets else last
             self.ends[section.key] = max(end, section.next_offset), last
@@ -85,11 +88,9 @@ class KeptSlots:
         for _ in range(count):
             self.num_bytes -= self._slots.popleft().size
         self._num_dropped += count
-        used = {number for one in self._slots for number in one.streams}
-        names = {number: key for key, number in self._numbers.items() if number in used}
-        self.ends = {key: self.ends[key] for key in names.values()}
+        used: set[int] = set().union(*(one.streams for one in self._slots))
+        self._numbers = {key: number for key, number in self._numbers.items() if number in used}
+        ends = ((key, self.ends[key]) for key in self._numbers)
         self.ends = {
-            key: (end, last if last > self._num_dropped else 0)
-            for key, (end, last) in self.ends.items()
+            key: (end, last if last > self._num_dropped else 0) for key, (end, last) in ends
         }
-        self._numbers = {key: number for number, key in names.items()}

@@ -24,11 +24,13 @@ latest every hour, or GiB: then streams that hold it up are uploaded.
 """
 
 import logging
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple, Protocol
 
@@ -36,7 +38,9 @@ import trio
 
 from segments import Log, SegmentsError, at_offset
 from segments.checksum import crc32
+from segments.chunk import EncodedChunk
 from segments.disk import OsDisk
+from segments.log import Written
 from segments.marks import LIFE, STORED, WAL, marked, put_mark
 from segments.segment import walk_headers
 from segments.store.cluster import WalMark
@@ -73,6 +77,7 @@ SLOT_BYTES = 4 << 20  # a slot is full
 _MOST_UNDER_WAY = 4  # slots
 _SECTION_BYTES, _OFFSET_BYTES = 1 << 10, 540  # that a section, and an offset, count in a slot
 _MOST_BEHIND = 64 << 20  # bytes of all streams that are in no slot in the store; then they wait
+_CHUNK_BYTES = 2 << 10  # that a chunk takes up besides, until it is confirmed: it may be a message
 _LONGEST_PAUSE = 2.0  # seconds before a slot is sent again
 _REFUSED_SECONDS = 1.0  # before something is taken again of a stream whose disk has refused
 _START_SECONDS = 10.0  # that the opening of a stream waits until the logs are read
@@ -105,6 +110,7 @@ class _Taken(NamedTuple):
 
     Attributes:
         counted: bytes that were counted as waiting.
+        num_chunks: that readers do not see yet.
         batch: see `LogWriter.take_batches`.
         log: of which it is.
     """
@@ -114,6 +120,7 @@ class _Taken(NamedTuple):
     parts: list[bytes]
     size: int
     counted: int
+    num_chunks: int
     offsets: dict[bytes, int | None]
     batch: int
     log: Log
@@ -129,7 +136,8 @@ class WalStream:
     Attributes:
         opened: its log, while it is open.
         waiting: bytes of its chunks that are in no slot.
-        noted: bytes that its log had got when it was looked at last.
+        num_held: chunks that the store does not have.
+        noted: what its log had got when it was looked at last.
         is_marked: its folder says that opening it needs the log.
         is_broken: something that was taken of it was lost here: nothing more is.
     """
@@ -137,7 +145,8 @@ class WalStream:
     def __init__(self, key: StreamKey, row: Callable[[], StreamRow | None], after: int) -> None:
         self.key, self._row, self._after = key, row, after
         self.opened: OpenLog | None = None
-        self.waiting = self.noted = 0
+        self.waiting = self.num_held = 0
+        self.noted = Written(0, 0, 0)
         self.is_marked = self.is_broken = False
         self._log: Log | None = None
         self._offsets: dict[bytes, int] = {}
@@ -152,7 +161,7 @@ class WalStream:
         self._offsets = before.journal.tracking.offsets() if before and is_stored else {}
         self._log, self.opened = log, None
         self.is_marked = False  # the mark goes where it is opened to be confirmed here
-        self.waiting, self.noted = 0, log.written.size
+        self.waiting, self.num_held, self.noted = 0, 0, log.written
         self._cursor = self._after
 
     def wrote_by(self, opened: OpenLog, *, is_changed: bool) -> None:
@@ -226,19 +235,21 @@ class WalStream:
 
     def _take_held(self, log: Log, room: int) -> _Taken | None:
         parts: list[bytes] = []
-        size, end = 0, self._cursor
-        for appended in log.flushing.held:
-            for chunk in appended.chunks:
-                if chunk.header.chunk_id >= self._cursor and size < room:
-                    parts += chunk.parts
-                    size, end = size + chunk.size, chunk.header.next_offset
+        size = num_chunks = 0
+        end = self._cursor
+        for chunk in _held_from(log, self._cursor):
+            if size >= room:
+                break
+            parts += chunk.parts
+            num_chunks += 1
+            size, end = size + chunk.size, chunk.header.next_offset
         writer = None if self.opened is None else self.opened.writer
         offsets = {} if writer is None else writer.take_offsets()
         if not (parts or offsets or (writer is not None and writer.catches_up)):
             return None
         self._cursor = end
         taken = self._taken(log, parts, end if parts else self._after, offsets)
-        return taken._replace(counted=min(size, self.waiting))
+        return taken._replace(counted=min(size, self.waiting), num_chunks=num_chunks)
 
     def _taken(
         self, log: Log, parts: list[bytes], end: int, offsets: dict[bytes, int | None]
@@ -246,7 +257,7 @@ class WalStream:
         self._num_under_way += 1
         after, self._after = self._after, end
         batch = 0 if self.opened is None else self.opened.writer.take_batches(self._cursor)
-        return _Taken(after, end, parts, sum(map(len, parts)), 0, offsets, batch, log)
+        return _Taken(after, end, parts, sum(map(len, parts)), 0, 0, offsets, batch, log)
 
     @property
     def has_more(self) -> bool:
@@ -287,6 +298,14 @@ class WalStream:
             self.opened.stored(taken.next_offset, taken.batch)
         self._num_under_way -= 1
         self._caught_up.unpark_all()
+
+
+def _held_from(log: Log, offset: int) -> Iterator[EncodedChunk]:
+    """Chunks that readers do not see yet, from an offset on."""
+    held = log.flushing.held
+    first = bisect_right(held, offset, key=lambda one: one.chunks[-1].header.next_offset)
+    for appended in islice(held, first, None):
+        yield from (chunk for chunk in appended.chunks if chunk.header.chunk_id >= offset)
 
 
 def _plain(arguments: Mapping[str, Value]) -> Plain:
@@ -425,6 +444,7 @@ class StoreConfirms:
         self._deleted: list[StreamKey] = []
         self._behind: dict[OpenLog, None] = {}
         self._waiting = self._under_way = 0  # bytes
+        self._num_held = 0  # chunks
         self._sent: deque[_Sent] = deque()
         self._next, self._has_begun, self._is_over = 0, False, False
         self._began_at = -interval
@@ -439,7 +459,7 @@ class StoreConfirms:
     @property
     def is_behind(self) -> bool:
         """So much waits for the store that nothing more is to be written."""
-        return self.bytes_behind > _MOST_BEHIND
+        return self.bytes_behind + _CHUNK_BYTES * self._num_held > _MOST_BEHIND
 
     @property
     def bytes_behind(self) -> int:
@@ -497,7 +517,7 @@ class StoreConfirms:
             tail = None if self._tails is None else self._tails.streams.get(key)
             found = WalStream(key, row, max(after, 0 if tail is None else tail.next_offset))
             self._streams[key] = found
-        self._waiting -= found.waiting
+        self._forget(found)
         found.begin(log)
         self.wants(found)
         return found
@@ -515,13 +535,22 @@ class StoreConfirms:
 
     def wrote(self, stream: WalStream, opened: OpenLog) -> None:
         """Something was written to its log."""
-        size = opened.log.written.size
-        grown, stream.noted = size - stream.noted, size
+        before, stream.noted = stream.noted, opened.log.written
+        grown = stream.noted.size - before.size
+        num_chunks = stream.noted.chunks - before.chunks
         stream.waiting += grown
+        stream.num_held += num_chunks
         self._waiting += grown
+        self._num_held += num_chunks
         self.wants(stream)
         if self._waiting >= SLOT_BYTES:
             self._is_full.set()
+
+    def _forget(self, stream: WalStream) -> None:
+        """What waits of it does not count any more."""
+        self._waiting -= stream.waiting
+        self._num_held -= stream.num_held
+        stream.waiting = stream.num_held = 0
 
     def wait_for_room(self, opened: OpenLog) -> None:
         """It is to be told when it is not behind any more."""
@@ -533,8 +562,7 @@ class StoreConfirms:
         for key in [key for key in known if key[:2] == (virtual_host, name)]:
             stream = self._streams.pop(key, None)
             if stream is not None:
-                self._waiting -= stream.waiting
-                stream.waiting = 0
+                self._forget(stream)
                 self._queue.pop(stream, None)
             if self._tails is not None:
                 self._tails.streams.pop(key, None)
@@ -600,8 +628,8 @@ class StoreConfirms:
         self._began_at = trio.current_time()
         try:
             sent = await self._make(nursery)
-        except Exception:  # a bug: what was taken for it must not be passed over
-            self._end()
+        except Exception as error:  # a bug: what was taken for it must not be passed over
+            self._end(f"a bug: {error}; restart the server")
             raise
         if sent is not None:
             self._sent.append(sent)
@@ -618,7 +646,7 @@ class StoreConfirms:
                 self._has_begun = True
             except TierError as error:
                 if self._ownership.fence:
-                    self._end()
+                    self._end(self._ownership.fence)
                     return
                 self._failed(error)
                 pause = next_pause(pause)
@@ -676,15 +704,13 @@ class StoreConfirms:
                 size = await ask(sent.store, self._ownership.store)
                 if self._may_move:
                     await self._ownership.check_stored({sent.key: size})
-            except _OverError:
+            except _OverError as error:
                 await self._ownership.check_ownership()
-                self._end()
+                self._end(str(error))
                 return
             except TierError as error:
                 self._ownership.look_again(error)
-                if (
-                    sent is self._sent[0] or not self.watch.cause
-                ):  # the same for all, in one's words
+                if sent is self._sent[0] or not self.watch.cause:  # the same for all: one's words
                     self._failed(error)
                 pause = min(next_pause(pause), _LONGEST_PAUSE)
                 await trio.sleep(shortened(pause))
@@ -700,6 +726,9 @@ class StoreConfirms:
             self._under_way -= sent.size
             self._slots.add(sent.slot, size)
             for stream, taken in sent.took:
+                num_chunks = min(taken.num_chunks, stream.num_held)
+                stream.num_held -= num_chunks
+                self._num_held -= num_chunks
                 stream.stored(taken)
             self.watch.goes_on()
         self._changed.unpark_all()
@@ -708,9 +737,10 @@ class StoreConfirms:
             for opened in behind:
                 opened.work.set()
 
-    def _end(self) -> None:
-        """Another server has ended the log: nothing is confirmed any more."""
+    def _end(self, reason: str) -> None:
+        """The log has ended, by another server in most cases: nothing is confirmed any more."""
         self._is_over = True
+        self.watch.failed(reason, trio.current_time())
         self._changed.unpark_all()
         for stream in self._streams.values():
             if stream.opened is not None:

@@ -10,6 +10,7 @@ import pytest
 import trio
 from hypothesis import given, settings, strategies
 
+from segments.disk import OsDisk
 from segments.gaps import RESTORE_GAP
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import TierError
@@ -259,6 +260,46 @@ async def test_memory_is_bounded_while_the_store_is_away(
         store.heal()
         assert len(await peer.confirmed(100)) == 100
         assert log.committed_offset == 100
+
+
+async def test_small_chunks_count_for_what_they_take_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of a byte in a chunk of its own takes as much memory as one of two thousand."""
+    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", 200_000)
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        store.fail(key=WAL_FOLDER, times=-1)
+        for number in range(300):
+            await peer.publish([b"x"], number + 1)
+            await passes(0.05)
+        log = server.host.find("s").log
+        assert 50 < log.next_offset < 120
+        store.heal()
+        assert len(await peer.confirmed(300)) == 300
+        assert not tier_of(server).confirms.is_behind
+        assert len(await _all(server)) == 300
+
+
+async def test_the_life_of_a_stream_that_only_the_log_has_is_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, after a power failure, the log's messages would be another stream's."""
+    store, synced = FakeStore(), []
+    async with tiered(tmp_path / "old", store) as server:
+        await (await _publisher(server)).store([b"1"])
+        lost = _copy(store)
+    sync = OsDisk.sync_folder
+
+    def note(disk: OsDisk, folder: str) -> None:
+        synced.append((Path(folder).name, any(Path(folder).glob("life-*"))))
+        sync(disk, folder)
+
+    monkeypatch.setattr(OsDisk, "sync_folder", note)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert ("s", True) in synced
+        assert await _all(server) == [b"1"]
 
 
 async def test_a_large_backlog_goes_in_several_slots(tmp_path: Path) -> None:
