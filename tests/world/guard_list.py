@@ -1277,11 +1277,11 @@ _LOGGED = [
         "what is behind a fence counts for nobody",
         "tier",
         _WAL_READING,
-        "            if one.slot.is_fence:\n                return\n",
-        "            if one.slot.is_fence:\n"
+        "                return\n            yield one\n",
         "                if isinstance(found[-1], SegmentsError):\n"
         "                    return\n"
-        "                continue\n",
+        "                continue\n"
+        "            yield one\n",
     ),
     Guard(
         "slots are confirmed in their order",
@@ -1296,13 +1296,11 @@ _LOGGED = [
         "a slot that was not answered is looked for",
         "tier",
         _WAL,
-        "            except TierError as error:\n"
         "                self._ownership.look_again(error)\n"
-        "                if (\n",
-        "            except TierError as error:\n"
+        "                if sent is self._sent[0]",
         "                sent.is_stored = True\n"
         "                self._settle(0)\n"
-        "                if (\n",
+        "                if sent is self._sent[0]",
     ),
     Guard(
         "another object in a slot's place ends confirming",
@@ -1352,8 +1350,8 @@ _LOGGED = [
         "a batch waits for those before it",
         "tier",
         _WRITER,
-        "            if batch.end <= end:\n",
-        "            if batch.end >= 0:\n",
+        "            if batch.end > end:\n",
+        "            if batch.end < 0:\n",
     ),
     Guard(
         "what a log has goes behind what the disk has",
