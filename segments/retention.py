@@ -6,6 +6,7 @@ checkpoint says that they are gone; a restart before that finds them again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
 from typing import NamedTuple
 
 from segments.checkpoint import write_checkpoint
@@ -13,7 +14,7 @@ from segments.codec import Checkpoint
 from segments.disk import Disk
 from segments.errors import StorageError
 from segments.policy import LogPolicy
-from segments.segment import Segment
+from segments.segment import BEGIN_SUFFIX, INDEX_SUFFIX, Segment, file_path
 
 _AT_ONCE = 16  # segments whose files a part of a removal removes
 
@@ -36,9 +37,10 @@ class Removal(NamedTuple):
     def parts(self) -> Iterator[Callable[[], None]]:
         """The work in its parts, each to be done before the next one is asked for.
 
-        Each may run in a thread, and takes milliseconds. The first one writes the checkpoint. No
-        flush may be going on meanwhile. Each raises StorageError when the system refuses; what is
-        left then is part of the log's next removal.
+        Each may run in a thread, and takes milliseconds. The first one writes the checkpoint; where
+        there is no room for it, a name says first where the log begins. No flush may be going on
+        meanwhile. Each raises StorageError when the system refuses; what is left then is part of
+        the log's next removal.
         """
         if self.checkpoint is None:
             return
@@ -62,10 +64,22 @@ class Removal(NamedTuple):
         except StorageError as error:
             if not error.is_full:
                 raise
+            self._mark_beginning()
             self._remove_some()  # this is what makes room
             write_checkpoint(self.disk, self.folder, self.checkpoint)
         else:
             self._remove_some()
+
+    def _mark_beginning(self) -> None:
+        """Say by a name where the log begins, which needs no room; see truncation.py."""
+        assert self.checkpoint is not None  # noqa: S101 - see `parts`
+        names = set(self.disk.list(self.folder))
+        indexes = [one.path(INDEX_SUFFIX) for one in self.segments]
+        going = [path for path in indexes if PurePath(path).name in names]
+        if going:  # or what goes is in a store, or was marked by an attempt before this one
+            begin = file_path(self.folder, self.checkpoint.first_offset, BEGIN_SUFFIX)
+            self.disk.rename(going[0], begin)
+        self.disk.sync_folder(self.folder)
 
     def _remove_some(self) -> None:
         for _ in self.segments[:_AT_ONCE]:

@@ -1,12 +1,17 @@
 """What readers find first is what retention allows, at every moment, whatever becomes of files."""
 
+from contextlib import closing, suppress
+from random import Random
+
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from segments import FIRST, Log, LogPolicy, Reader
+from segments.errors import StorageError
 from segments.segment import Segment
 from tests.support.disk import FaultyDisk
 from tests.support.logs import append, truncate
+from tests.support.recorder import RecordingDisk
 
 _SEGMENT_CHUNKS = 2
 
@@ -197,3 +202,30 @@ class RetentionMachine(RuleBasedStateMachine):
 
 TestRetention = RetentionMachine.TestCase
 TestRetention.settings = settings(max_examples=150, phases=[Phase.generate], stateful_step_count=40)
+
+
+def test_what_goes_from_a_full_disk_is_never_told_as_lost() -> None:
+    """There is no room for the checkpoint before segments have gone."""
+    policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
+    for attempts in (1, 2):
+        disk = RecordingDisk()
+        disk.make_folder("s")
+        disk.sync_folder(".")
+        with closing(Log.open("s", policy, disk)) as log:
+            for n in range(5):
+                append(log, [b"%d" % n])
+            log.flush(with_checkpoint=True)
+            removal, before = log.expire(0), len(disk.operations)
+            for _ in range(attempts):
+                disk.room = 0
+                with suppress(StorageError):
+                    removal.run()
+                disk.room = None
+                append(log, [b"5"])
+                log.flush()
+                removal = log.expire(0)
+            for count in range(before, len(disk.operations) + 1):
+                left = [disk.after_power_failure(Random(seed), count) for seed in range(8)]
+                for found in [*left, disk.after_kill(Random(0), count)]:
+                    with closing(Log.open("s", policy, found)) as opened:
+                        assert not opened.report.losses

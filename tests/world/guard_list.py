@@ -441,6 +441,20 @@ _TRUNCATED = [
         "            pass\n        except StorageError as error:",
     ),
     Guard(
+        "without room for a checkpoint a name says that segments are gone",
+        "log",
+        "segments/retention.py",
+        "            self._mark_beginning()\n",
+        "",
+    ),
+    Guard(
+        "that name is on the device before segments go",
+        "log",
+        "segments/retention.py",
+        "        self.disk.sync_folder(self.folder)\n",
+        "",
+    ),
+    Guard(
         "segments stay while the tracking may have to be read from them",
         "log",
         _MAINTENANCE,

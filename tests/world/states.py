@@ -84,7 +84,6 @@ class _State:
         self._folder = folder
         self._disk = disk
         self._is_killed = is_killed
-        self._was_full = any("[full]" in event for event in world.events)
         self._log: Log
 
     def faults(self) -> Iterator[str]:
@@ -111,18 +110,8 @@ class _State:
         if self._chance.random() < _TWICE:
             self._crash(self._chance.randint(begun, len(self._disk.operations)))
             self._log = self._opened()
-        yield from self._losses()
+        yield from self._log.report.losses
         yield from self._unlike_documented()
-
-    def _losses(self) -> Iterator[str]:
-        """What the opening says is lost.
-
-        Retention makes room on a full disk before it can say what it removes. A crash in between
-        reports that as lost: known, and not mended.
-        """
-        for loss in self._log.report.losses:
-            if not (self._was_full and "the file is missing" in loss):
-                yield loss
 
     def _unlike_documented(self) -> Iterator[str]:
         """durability.md, S6, S7 and S10: what an opening makes of files."""
@@ -202,7 +191,7 @@ class _State:
         else:
             self._crash(chance.choice((None, chance.randint(begun, len(self._disk.operations)))))
         self._log = self._opened()
-        yield from self._losses()
+        yield from self._log.report.losses
         yield from self._log.report.steps if is_closed else ()
         found = list(_all_in(self._log))
         least = len(seen) + len(new) * (has_flushed or is_closed)
@@ -225,7 +214,7 @@ class _State:
         crash = self._chance.choice((end, self._chance.randint(begun, end)))
         self._crash(crash)
         self._log = self._opened()
-        yield from self._losses()
+        yield from self._log.report.losses
         found = list(_all_in(self._log))
         is_cut = found == [one for one in seen if one.offset >= first]
         if not is_cut and (found != seen or crash == end):
