@@ -87,6 +87,18 @@ def test_nothing_is_committed_before_its_name_is_on_the_device(takes_checkpoints
         disk.check_names(log)
 
 
+def test_what_comes_while_a_flush_runs_is_shown_by_the_next_one() -> None:
+    log = Log.open("s", LogPolicy(), FaultyDisk(), commits_on_flush=True)
+    append(log, [b"0"])
+    flush = log.begin_flush()
+    append(log, [b"1"])
+    flush.run()
+    log.end_flush(flush)
+    assert log.committed_offset == 1
+    log.flush()
+    assert log.committed_offset == 2
+
+
 @pytest.mark.parametrize("num_before", [0, 1, 2, 3])
 def test_names_that_a_killed_process_left(num_before: int) -> None:
     """It ended before it synced them; they are there, and a power failure would take them."""
@@ -100,6 +112,33 @@ def test_names_that_a_killed_process_left(num_before: int) -> None:
     append(log, [b"next"])
     log.flush()
     disk.check_names(log)
+
+
+def test_names_that_a_flush_had_no_descriptor_for_are_synced_by_the_next_one() -> None:
+    disk = FolderDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
+    for number in range(3):
+        append(log, [b"%d" % number])
+    disk.takes_checkpoints, disk.errno = False, errno.EMFILE
+    disk.failures["sync folder"] = 1
+    with pytest.raises(StorageError):
+        log.flush()
+    assert log.committed_offset == 0
+    log.flush()
+    assert log.committed_offset == 3
+    disk.check_names(log)
+
+
+def test_the_name_of_a_journal_is_synced_with_its_first_offset() -> None:
+    disk = FolderDisk()
+    log = Log.open("s", LogPolicy(), disk)
+    append(log, [b"x"])
+    log.flush(with_checkpoint=True)
+    disk.takes_checkpoints = False
+    log.journal.tracking.store_offset(b"reader", 0)
+    log.journal.write_pending(log.committed_offset)
+    log.flush()
+    assert set(disk.files) == disk.on_device
 
 
 def test_a_folder_that_cannot_be_synced_fails_the_log() -> None:

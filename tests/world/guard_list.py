@@ -68,6 +68,7 @@ _DURABLE = [
         _FLUSH,
         "if self._rewrite_journal() or self.has_new_journal or has_new_names:",
         "if self._rewrite_journal() or self.has_new_journal:",
+        by="tests/segments/test_flush.py::test_names_that_a_killed_process_left",
     ),
     Guard(
         "the name of a new journal is synced before a flush ends",
@@ -89,6 +90,7 @@ _DURABLE = [
         _FLUSH,
         "self._has_new_names = not (plan.knows_newest and plan.has_life)",
         "self._has_new_names = not plan.has_life",
+        by="tests/segments/test_flush.py::test_names_that_a_killed_process_left",
     ),
     Guard(
         "a journal that a killed process left is synced",
@@ -96,6 +98,8 @@ _DURABLE = [
         _JOURNAL,
         "        if self.exists and not is_flushed:\n",
         "        if self.exists and not is_flushed and not self.records:\n",
+        by="tests/segments/test_flush.py::"
+        "test_offsets_that_a_killed_process_left_are_flushed_on_opening",
     ),
     Guard(
         "what a failed sync may have left out of a segment is written again",
@@ -103,6 +107,7 @@ _DURABLE = [
         _LOG,
         "            plan.write_again(disk)\n",
         "",
+        by="tests/segments/test_flush.py::test_what_a_failed_sync_has_left_is_written_again",
     ),
     Guard(
         "what a failed sync may have left out of a journal is written again",
@@ -110,6 +115,7 @@ _DURABLE = [
         _JOURNAL,
         "            write_again(self._disk, self._path, 0)  # see `Plan.write_again`\n",
         "",
+        by="tests/segments/test_flush.py::test_what_a_failed_sync_has_left_is_written_again",
     ),
     Guard(
         "a file is synced before it replaces another",
@@ -173,6 +179,8 @@ _DURABLE = [
         _FLUSH,
         "            writer.failed = writer.failed or error\n",
         "",
+        by="tests/segments/test_flush.py::"
+        "test_a_sync_that_fails_behind_the_messages_is_not_repeated",
     ),
     Guard(
         "a stream whose flush failed takes no more messages",
@@ -180,6 +188,7 @@ _DURABLE = [
         _MAINTENANCE,
         "        if failure is not None:\n            writer.fail(str(failure))\n",
         "",
+        by="tests/broker/streams/test_faults.py::test_what_is_told_of_a_stored_offset_is_flushed",
     ),
     Guard(
         "names that a flush could not sync are synced by the next one",
@@ -196,6 +205,7 @@ _DURABLE = [
         "            with suppress(StorageError):  # or before the next append\n"
         "                self._cut_rest()\n",
         "",
+        by="tests/segments/test_log.py::TestRefusals::test_and_before_its_segment_is_sealed",
     ),
 ]
 
@@ -240,6 +250,7 @@ _OPENED = [
         "segments/chunk_check.py",
         "if _data_crc(file, position + header.data_start, header.data_size) != header.data_crc:",
         "if header.data_size < 0:",
+        by="tests/segments/test_main.py::test_every_flipped_byte_is_found",
     ),
     Guard(
         "the end of a log is found by the checksums of its headers",
@@ -247,6 +258,8 @@ _OPENED = [
         "segments/chunk_check.py",
         "    if is_strict:\n        check_header(file, position, header, raw)\n    elif",
         "    if not is_strict and",
+        by="tests/segments/recovery/test_recovery.py::"
+        "test_what_follows_damage_that_was_not_on_the_device_goes_into_quarantine",
     ),
     Guard(
         "what is behind the end of a log is no part of it",
@@ -275,6 +288,8 @@ _OPENED = [
         _SCAN,
         '                plan.steps.append(WriteHeader(file.path, "a crash had lost it"))\n',
         "                pass\n",
+        by="tests/segments/recovery/test_recovery.py::"
+        "test_an_emptied_newest_segment_keeps_its_base_offset",
     ),
     Guard(
         "files that were not made to the end are removed",
@@ -282,6 +297,7 @@ _OPENED = [
         _RECOVERY,
         "        if name.endswith(TEMPORARY_SUFFIX)\n    ]",
         "        if name == TEMPORARY_SUFFIX\n    ]",
+        by="tests/segments/recovery/test_recovery.py::test_temporary_files_are_swept",
     ),
     Guard(
         "indexes without a segment are removed",
@@ -319,6 +335,7 @@ _OPENED = [
         "has_cut = restorer.tracking.cut_offsets(ends_at)",
         "has_cut = False",
         "ST1",
+        by="tests/segments/test_log.py::TestTracking::test_offsets_survive",
     ),
     Guard(
         "sequences of lost chunks go with them",
@@ -326,6 +343,7 @@ _OPENED = [
         _REPLAY,
         "        elif record.next_offset <= self._ends_at:",
         "        elif record.next_offset >= 0:",
+        by="tests/segments/test_flush.py::test_a_snapshot_that_knows_lost_chunks_lets_nothing_go",
     ),
     Guard(
         "a journal that knew lost chunks is written anew",
@@ -333,6 +351,7 @@ _OPENED = [
         _REPLAY,
         "if has_cut or restorer.snapshot_was_ahead or (",
         "if has_cut or (",
+        by="tests/segments/test_flush.py::test_a_snapshot_that_knows_lost_chunks_lets_nothing_go",
     ),
     Guard(
         "a snapshot of chunks on the device stays in a journal that is written anew",
@@ -340,6 +359,8 @@ _OPENED = [
         _JOURNAL,
         "if self._safe.next_offset:",
         "if self._safe.next_offset < 0:",
+        by="tests/segments/recovery/test_recovery.py::"
+        "TestTrackingJournal::test_a_rewritten_journal_still_knows_what_was_safe",
     ),
     Guard(
         "a snapshot is safe when its chunks are on the device",
@@ -347,6 +368,8 @@ _OPENED = [
         _JOURNAL,
         "        if is_safe:\n            self._safe",
         "        if is_safe or self.exists:\n            self._safe",
+        by="tests/segments/derived/test_derived_files.py::"
+        "test_whatever_the_device_gives_back_at_the_start",
     ),
     Guard(
         "chunks behind the snapshot say what its publishers have sent since",
@@ -662,6 +685,8 @@ _READ = [
         _FILTERS,
         "        if (size, base, chunks, content) != shape:\n",
         "        if base != shape.base_offset:\n",
+        by="tests/segments/derived/test_derived_files.py::"
+        "TestFilterFilesOfOtherContent::test_what_a_power_failure_cut_and_others_replaced",
     ),
     Guard(
         "the filter file of a segment that grows again is removed",
@@ -669,6 +694,8 @@ _READ = [
         _RECOVERY,
         "        for suffix in DERIVED_SUFFIXES\n        if suffix in suffixes[last",
         "        for suffix in DERIVED_SUFFIXES[:0]\n        if suffix in suffixes[last",
+        by="tests/segments/derived/test_derived_files.py::"
+        "test_whatever_the_device_gives_back_at_the_start",
     ),
     Guard(
         "chunks whose values are not known are looked at",

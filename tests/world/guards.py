@@ -1,12 +1,13 @@
-"""Guards of the code, taken away one by one: the world has to miss each.
+"""Guards of the code, taken away one by one: each has to be missed.
 
-    python -m tests.world.guards --only "checkpoint" --seeds 30 --jobs 2
+    python -m tests.world.guards --only "checkpoint"
 
-A guard is a line of the product that keeps a rule (`tests/world/guard_list.py`). For each a copy
-of the packages is made without it, and worlds run there, from seed 1 on, until one fails. A world
-that finds nothing, however many seeds it has, is too poor, or the guard is not needed. The table in
-the end says how many seeds each took. With no guard taken away the same seeds find nothing: that is
-tried first.
+A guard is a line of the product that keeps a rule (`tests/world/guard_list.py`), and says by what
+it is missed: a test, or worlds. For each a copy of the packages is made without it. There that test
+has to fail, or worlds run, from seed 1 on, until one does; `--worlds` asks worlds in any case. A
+guard that nothing misses is not needed, or tests and worlds are too poor. The table in the end says
+what each took. With no guard taken away the same tests pass, and the same seeds find nothing: that
+is tried first.
 """
 
 import argparse
@@ -28,9 +29,11 @@ from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("clients", "segments", "streamd", "tests")
+_BESIDE = ("tests/vectors", "docs", "README.md")  # what tests compare with
 _LEFT_OUT = shutil.ignore_patterns("vectors", "*.html", "*.js")
 _NAME = "tests.world.guards"
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+WORLD = "world"
 _LONGEST = 30  # seconds of a processor that a world may take: then it hangs
 _LONGEST_VIRTUAL = 250  # of the world's clock: who waits so long waits for ever
 
@@ -45,6 +48,7 @@ class Guard(NamedTuple):
         old: its text, which is there once.
         new: what stands there without it.
         kin: faults that readers have found, of which it is the mend.
+        by: what misses it: a test as pytest names it, or worlds.
     """
 
     rule: str
@@ -53,6 +57,7 @@ class Guard(NamedTuple):
     old: str
     new: str
     kin: str = ""
+    by: str = WORLD
 
     @property
     def part(self) -> str:
@@ -72,10 +77,10 @@ class Guard(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What worlds have found without a guard.
+    """What a test or worlds have found without a guard.
 
     Attributes:
-        seed: the first that has found something; 0 for none.
+        seed: the first that has found something; 0 for none. A test is one world.
         num_worlds: that ran.
         seconds: of a processor that they took.
         fault: what was found first.
@@ -94,6 +99,9 @@ def without(guard: Guard, folder: Path) -> None:
     """Put the packages into a folder, without a guard."""
     for package in _PACKAGES:
         shutil.copytree(_ROOT / package, folder / package, ignore=_LEFT_OUT)
+    shutil.copy(_ROOT / "pyproject.toml", folder)
+    for name in _BESIDE:
+        (folder / name).symlink_to(_ROOT / name)
     if guard.file:
         path = folder / guard.file
         path.write_text(guard.removed_from(path.read_text()))
@@ -101,16 +109,7 @@ def without(guard: Guard, folder: Path) -> None:
 
 def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
     """Run worlds without a guard, in a process of their own, until one finds something."""
-    with tempfile.TemporaryDirectory(prefix="streamd-guard-", dir=_FOLDER) as folder:
-        without(guard, Path(folder))
-        worker = subprocess.run(
-            [sys.executable, "-m", _NAME, "--part", guard.part, "--worker", *map(str, seeds)],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": folder, "PYTHONHASHSEED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    worker = _run(guard, _NAME, "--part", guard.part, "--worker", *map(str, seeds))
     seconds, num_worlds, fault = 0.0, 0, ""
     for line in worker.stdout.splitlines():
         number, took, fault = json.loads(line)
@@ -122,6 +121,30 @@ def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
         return Outcome(seeds[num_worlds], num_worlds + 1, seconds, f"the process ended: {told[-1]}")
     end = f"the process ended with {worker.returncode}" if worker.returncode else ""
     return Outcome(0, num_worlds, seconds, end)  # somebody has killed it
+
+
+def fail(guard: Guard, tests: Sequence[str]) -> Outcome:
+    """Run tests without a guard, until one fails."""
+    began = time.monotonic()
+    ended = _run(guard, "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests)
+    seconds, told = time.monotonic() - began, ended.stdout.strip().splitlines() or [""]
+    if ended.returncode > 1:
+        return Outcome(0, 1, seconds, f"pytest ended with {ended.returncode}: {told[-1]}")
+    failed = next((line for line in told if line.startswith(("FAILED", "ERROR"))), "")
+    return Outcome(ended.returncode, 1, seconds, failed)
+
+
+def _run(guard: Guard, module: str, *given: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory(prefix="streamd-guard-", dir=_FOLDER) as folder:
+        without(guard, Path(folder))
+        return subprocess.run(
+            [sys.executable, "-m", module, *given],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 def _work(part: str, seeds: Sequence[int]) -> None:
@@ -148,9 +171,10 @@ def _work(part: str, seeds: Sequence[int]) -> None:
             return
 
 
-def _try(seeds: Sequence[int], guard: Guard) -> Outcome:
-    """Say what worlds find without it."""
-    found = find(guard, seeds)
+def _try(seeds: Sequence[int], in_worlds: bool, guard: Guard) -> Outcome:
+    """Say what is found without it."""
+    is_world = in_worlds or guard.by == WORLD
+    found = find(guard, seeds) if is_world else fail(guard, [guard.by])
     place = f"seed {found.seed}" if found.seed else "NOT FOUND"
     what = f"{found.num_worlds} worlds, {found.seconds:.0f} s"
     print(f"{guard.area}: {guard.rule}: {place}, {what}: {found.fault[:200]}", flush=True)
@@ -172,6 +196,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description="Worlds without a guard each.")
     parser.add_argument("--only", default="", help="guards with this in their area, rule or file")
+    parser.add_argument("--worlds", action="store_true", help="also for what a test misses")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1, help="seed")
     parser.add_argument("--jobs", type=int, default=2)
@@ -186,12 +211,13 @@ def main() -> None:
     seeds = range(given.first, given.first + given.seeds)
     guards = [g for g in GUARDS if given.only in f"{g.area}: {g.rule} {g.kin} {g.file}"]
     if not given.bare:
-        found = find(NOTHING, seeds)
+        tests = sorted({guard.by for guard in guards} - {WORLD})
+        found = find(NOTHING, seeds) if given.worlds or not tests else fail(NOTHING, tests)
         print(f"{NOTHING.rule}: {found.fault or 'nothing is found'}", flush=True)
         if found.seed:
             sys.exit(1)
     with ThreadPoolExecutor(given.jobs) as jobs:
-        outcomes = list(jobs.map(partial(_try, seeds), guards))
+        outcomes = list(jobs.map(partial(_try, seeds, given.worlds), guards))
     if given.table:
         given.table.write_text("\n".join(_rows(guards, outcomes)) + "\n")
     found_in = [outcome.num_worlds for outcome in outcomes if outcome.seed]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy
+from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, codec
 from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
@@ -200,6 +200,7 @@ def test_an_emptied_newest_segment_keeps_its_base_offset(tmp_path: Path, size: i
     assert found == written[:3]
     assert log.committed_offset == 3
     log.close()
+    assert path.read_bytes() == codec.SEGMENT_HEADER
     check_writable(tmp_path, written[:3])
 
 
