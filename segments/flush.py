@@ -359,8 +359,11 @@ class Flushing:
             is_partial=only_sealed,
         )
 
-    def end(self, flush: Flush, error: StorageError | None) -> list[Appended]:
-        """A flush has run; returns what readers may see now. See `Log.end_flush`."""
+    def end(self, flush: Flush, error: StorageError | None, *, shows: bool) -> list[Appended]:
+        """A flush has run; returns what readers may see now. See `Log.end_flush`.
+
+        Without `shows` that is nothing: by now they are to see what a store has.
+        """
         writer, journal = self._writer, self._journal
         is_done = error is None and writer.failed is None
         has_new_journal = journal.end_rewrite() or flush.has_new_journal
@@ -385,7 +388,8 @@ class Flushing:
             self.sure_offset = flush.checkpoint.next_offset
             for path in flush.indexes:
                 self._indexes.pop(path, None)
-        shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]
+        num_shown = flush.num_held if shows else 0
+        shown, self.held = self.held[:num_shown], self.held[num_shown:]
         return shown
 
     def release(self) -> None:

@@ -662,7 +662,7 @@ class Log:
             error: that it raised. Then nothing can be appended any more, or, where it is
                 temporary, not before another flush has succeeded.
         """
-        for appended in self.flushing.end(flush, error):
+        for appended in self.flushing.end(flush, error, shows=self.commits_on_flush):
             self._commit(appended)
 
     def await_store(self, *, awaits: bool) -> None:

@@ -46,6 +46,17 @@ def put_mark(disk: Disk, folder: str, kind: str, what: str) -> None:
         disk.create(str(PurePath(folder, name))).close()
 
 
+def remove_mark(disk: Disk, folder: str, name: str) -> None:
+    """Remove a mark; on the device when this returns.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    if name in disk.list(folder):
+        disk.remove(str(PurePath(folder, name)))
+        disk.sync_folder(folder)
+
+
 def restored_in(boot: str) -> int:
     """The epoch in which a stream was restored of which the store had nothing; 0 for others."""
     name, _, epoch = boot.partition("-")

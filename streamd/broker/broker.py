@@ -246,6 +246,7 @@ class Broker:
         """
         self.check_virtual_host(name)
         host = self.virtual_hosts[name]
+        host.end_in(turn, host.names())
         async with host.deleting(host.names()):
             await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
             await self.virtual_hosts.pop(name).remove()

@@ -14,7 +14,7 @@ from segments import Log, LogPolicy, SegmentsError
 from segments.codec import Damage
 from segments.disk import OsDisk
 from segments.errors import LostCopyError, UnrestoredError
-from segments.marks import WAL, marked
+from segments.marks import WAL, marked, remove_mark
 from segments.observer import LogObserver
 from segments.recovery.tail import Tail
 from segments.segment import Segment
@@ -148,14 +148,20 @@ class StreamLogs:
         log = self._open_files(row, stream, None if tail is None else tail.chunks)
         if tail is not None:
             try:
-                _take_offsets(log, tail, is_local=not self.policy(row).confirms_in_store)
+                _take_offsets(log, tail)
             except BaseException:
                 log.abandon()
                 raise
             assert self._resources.tier is not None  # noqa: S101 - it gave the tail
             self._resources.tier.confirms.forget_tail(tail)
-        if not self.policy(row).confirms_in_store:  # all of it is on this device now
-            OsDisk().remove(str(Path(folder, WAL + log.life)))
+        if not self.policy(row).confirms_in_store:
+            try:
+                if tail is not None:
+                    log.flush()
+                remove_mark(OsDisk(), folder, WAL + log.life)  # all of it is on this device now
+            except BaseException:
+                log.abandon()
+                raise
         return log
 
     def _open_files(self, row: StreamRow, stream: Stream, tail: Tail | None = None) -> Log:
@@ -329,14 +335,12 @@ def _may_have_tail(folder: str) -> bool:
     return bool(marked(OsDisk().list(folder) if Path(folder).is_dir() else [], WAL))
 
 
-def _take_offsets(log: Log, tail: StoredTail, *, is_local: bool) -> None:
+def _take_offsets(log: Log, tail: StoredTail) -> None:
     """What a store knows of consumers' offsets is newer than what the disk does, or the same.
 
-    Where the stream is confirmed by this machine, by now, the disk may have later ones.
+    So it is as long as the folder says that it needs the store's log.
     """
     for reference, offset in tail.offsets.items():
-        if is_local and log.journal.tracking.offset(reference) is not None:
-            continue
         if offset is None:
             log.journal.delete_offset(reference)
         else:

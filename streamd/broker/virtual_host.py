@@ -301,6 +301,7 @@ class VirtualHost:
                 catalog.put_binding(binding)
 
         async with self._resources.catalog.turn(self._streams.while_there(check)) as turn:
+            turn.found.update(Subject(self.name, one) for one in (row.name, *partitions))
             if self.topology.has(row.name):  # super streams are exchanges, too
                 raise Refused(Reason.ALREADY_EXISTS, row.name)
             for taken in filter(self.has_stream, partitions):
@@ -309,6 +310,7 @@ class VirtualHost:
             self.topology.check_room_for_bindings(len(partitions))
             rows = [StreamRow(self.name, n, declared) for n in partitions]
             await self._create(turn, rows, add)
+            turn.made |= turn.found
             self.topology.add(exchange, bindings)
         logger.info(
             "created super stream %s with %s partitions", row.name, len(partitions), extra=CHANGE
@@ -335,10 +337,18 @@ class VirtualHost:
         """A client has declared a stream that was there, as it should be.
 
         Raises:
+            Refused: see `tell_of`.
+        """
+        await self.tell_of(name)
+        self._resources.traffic.queues_declared += 1
+
+    async def tell_of(self, name: Name) -> None:
+        """Return when a client may be told that a stream or an exchange is there.
+
+        Raises:
             Refused: see CatalogWriter.tell_of.
         """
         await self._resources.catalog.tell_of([Subject(self.name, name)])
-        self._resources.traffic.queues_declared += 1
 
     # -- deleting
 
@@ -349,17 +359,22 @@ class VirtualHost:
 
         Args:
             name: of the stream.
-            answer: called when it is gone, before the observers of the stream are told.
+            answer: called when it is gone, before the observers of the stream are told, or when the
+                tier knows it, where that confirms.
             check: see CatalogWriter.turn.
 
         Raises:
-            Refused: it does not exist, or the disk refused.
+            Refused: it does not exist, or the disk refused; or it is gone, and the tier does not
+                know that for long.
         """
         check = self._streams.while_there(check)
         async with self._resources.catalog.turn(check, is_answered=False) as turn:
+            turn.found.add(Subject(self.name, name))
             if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
             await self._delete(turn, [name], answer)
+        if turn.ended:
+            answer()
 
     async def delete_super_stream(
         self,
@@ -380,9 +395,12 @@ class VirtualHost:
         """
         check_there = self._streams.check_there
         async with self._resources.catalog.turn(check_there, is_answered=False) as turn:
+            turn.found.add(Subject(self.name, name))
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
             check(names)
             await self._delete(turn, names, answer, name)
+        if turn.ended:
+            answer()
 
     async def _delete(
         self,
@@ -391,7 +409,8 @@ class VirtualHost:
         answer: Callable[[], None],
         super_stream: Name | None = None,
     ) -> None:
-        """Delete streams that exist, and a super stream."""
+        """Delete streams that exist, and a super stream; answers unless the tier is to know it."""
+        self.end_in(turn, names)
         exchanges = [] if super_stream is None else [super_stream]
         exchanges += self.topology.emptied(names, exchanges)
 
@@ -406,10 +425,23 @@ class VirtualHost:
             self.topology.forget_streams(names)
             logger.info("deleted stream %s", super_stream or ", ".join(names), extra=CHANGE)
             try:
-                answer()
+                if not turn.ended:
+                    answer()
             finally:  # others have to know even if the peer that asked can get no answer
                 await self._tell(gone)
                 await self.logs.take_away(names)
+
+    def end_in(self, turn: Turn, names: Iterable[Name]) -> None:
+        """Streams end in a turn: that is answered when the tier knows it, where that confirms."""
+        tier, row = self._resources.tier, self._streams.row
+        ended = {
+            Subject(self.name, name)
+            for name in names
+            if tier is not None
+            and (tier.tells_ends(self.name, name) or self.logs.policy(row(name)).confirms_in_store)
+        }
+        turn.ended |= ended
+        turn.found |= ended
 
     @asynccontextmanager
     async def deleting(self, names: Sequence[Name]) -> AsyncIterator[None]:

@@ -150,7 +150,7 @@ _DURABLE = [
         "log",
         _WRITER,
         "if log.commits_on_flush and not log.flushing.is_flushed:",
-        "if log.commits_on_flush and self._is_paused:",
+        "if log.commits_on_flush and self.is_paused:",
     ),
     Guard(
         "with `always` readers see nothing before its flush",
@@ -163,8 +163,8 @@ _DURABLE = [
         "a flush shows what it has covered, and nothing later",
         "log",
         _FLUSH,
-        "shown, self.held = self.held[: flush.num_held], self.held[flush.num_held :]",
-        "shown, self.held = self.held, []",
+        "        num_shown = flush.num_held if shows else 0\n",
+        "        num_shown = len(self.held) if shows else 0\n",
     ),
     Guard(
         "with `interval` a stream is flushed every second",
@@ -592,7 +592,8 @@ _PUBLISHED = [
         "the answer to a query for a sequence counts what was published before",
         "messages",
         _PUBLISHERS,
-        "                await stream.settled()  # what this connection sent before counts\n",
+        "                await stream.settled_in_time()"
+        "  # what this connection sent before counts\n",
         "",
     ),
     Guard(

@@ -13,7 +13,7 @@ that depends on a peer.
 
 Where the tier confirms (`answer_when`), whoever asked waits behind the turn until that has what was
 committed: then it is answered, and others have had their turns. So does who is told that something
-is there which somebody has made, and the tier does not have yet (`Subject`).
+is there which somebody has made, or is gone, and the tier does not know it yet (`Subject`).
 
 The commit is the only step that waits for the device. Should it be worthwhile, changes that
 depend on nothing that the others change could have one turn and share a commit, a SAVEPOINT for
@@ -44,7 +44,7 @@ _STORE_SECONDS = 20.0  # that an answer waits for the tier; clients wait 30 s
 
 
 class Subject(NamedTuple):
-    """A stream that a client may ask for again."""
+    """A stream or an exchange, with its bindings, that a client may ask for again."""
 
     virtual_host: str
     name: str
@@ -56,7 +56,8 @@ class Turn:
     Attributes:
         has_committed: something was.
         made: was committed.
-        found: was there, and is told of.
+        ended: streams that are gone, which is answered when the tier knows it.
+        found: was there, or was not, and is told of.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Turn:
     ) -> None:
         self.has_committed = False
         self.made: set[Subject] = set()
+        self.ended: set[Subject] = set()
         self.found: set[Subject] = set()
         self._catalog = catalog
         self._committed = committed
@@ -102,7 +104,10 @@ class CatalogWriter:
         self._is_read_only = is_read_only
         self._told: list[Callable[[], None]] = []
         self._stored: Callable[[], Awaitable[None]] | None = None
-        self._unstored: set[Subject] = set()  # perhaps; until somebody has waited for them
+        self._ends_stored: Callable[[], Awaitable[None]] | None = None
+        # Perhaps not known to the tier; until somebody has waited for that.
+        self._unstored: set[Subject] = set()
+        self._ended: set[Subject] = set()
         self._lock = trio.Lock()  # first come, first served
 
     @asynccontextmanager
@@ -121,40 +126,56 @@ class CatalogWriter:
         """
         check()
         turn = Turn(self._catalog, self._committed, is_read_only=self._is_read_only)
+        refusal: Refused | None = None
         async with self._lock:
             with trio.CancelScope(shield=True):
                 check()
-                yield turn
+                try:
+                    yield turn
+                except Refused as refused:  # as something is there, say
+                    refusal = refused
                 if self._stored is not None:
                     self._unstored |= turn.made
+                self._ended |= turn.ended
         if turn.has_committed and is_answered:
             await self._answer()
-        else:
-            await self.tell_of(turn.found)
+        await self.tell_of(turn.found)
+        if refusal is not None:
+            raise refusal
 
     async def tell_of(self, found: Collection[Subject]) -> None:
-        """Return when the tier has what is there, and is to be told of.
+        """Return when the tier knows what is there, or gone, and is to be told of.
 
         Raises:
-            Refused: it does not have it for long.
+            Refused: it does not for long.
         """
+        if self._ends_stored is not None and not self._ended.isdisjoint(found):
+            ended = set(self._ended)
+            await self._wait(self._ends_stored)
+            self._ended -= ended
         if not self._unstored.isdisjoint(found):
             await self._answer()
 
     async def _answer(self) -> None:
-        if self._stored is None:
-            return
-        made = set(self._unstored)
+        if self._stored is not None:
+            made = set(self._unstored)
+            await self._wait(self._stored)
+            self._unstored -= made
+
+    async def _wait(self, stored: Callable[[], Awaitable[None]]) -> None:
         with trio.move_on_after(_STORE_SECONDS) as waiting:
-            await self._stored()
+            await stored()
         if waiting.cancelled_caught:
             details = "it is done, and the tier does not have it: the machine would take it along"
             raise Refused(Reason.NOT_AVAILABLE, details)
-        self._unstored -= made
 
     def answer_when(self, stored: Callable[[], Awaitable[None]]) -> None:
         """From now on, changes are answered when `stored` has returned."""
         self._stored = stored
+
+    def answer_ends_when(self, stored: Callable[[], Awaitable[None]]) -> None:
+        """That streams are gone is answered when `stored` has returned; see `Turn.ended`."""
+        self._ends_stored = stored
 
     def tell(self, told: Callable[[], None]) -> None:
         """From now on, call `told` whenever something was committed."""

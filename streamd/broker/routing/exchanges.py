@@ -3,7 +3,7 @@
 import logging
 
 from streamd.broker.catalog.transaction import Transaction
-from streamd.broker.catalog.writer import CatalogWriter, Check, permitted
+from streamd.broker.catalog.writer import CatalogWriter, Check, Subject, permitted
 from streamd.broker.declared.checks import check_stream_name, checked_key
 from streamd.broker.declared.partitions import placed
 from streamd.broker.routing.rules import (
@@ -60,6 +60,7 @@ class Exchanges:
         row = row._replace(is_super_stream=is_super_stream)
         async with self._catalog.turn(self._streams.while_there(check)) as turn:
             check_not_default(row.name)
+            turn.found.add(Subject(self._topology.virtual_host, row.name))
             if self._topology.has(row.name):
                 self._check_same(row, is_said=super_stream is not None)
                 return False
@@ -71,6 +72,7 @@ class Exchanges:
             turn.check_writable()
             if row.is_durable:
                 await turn.commit(lambda catalog: catalog.add_exchange(row))
+                turn.made |= turn.found
             self._topology.add(row)
             return True
 
@@ -118,6 +120,7 @@ class Exchanges:
         """
         async with self._catalog.turn(self._streams.while_there(check)) as turn:
             self._check_ends(wanted)
+            turn.found.add(Subject(self._topology.virtual_host, wanted.source))
             known = self._topology.binding(wanted)
             if self._topology.is_partition(wanted):
                 binding = self._placed(wanted, known)
@@ -128,6 +131,7 @@ class Exchanges:
             turn.check_writable()
             if self._topology.is_kept(binding):
                 await turn.commit(lambda catalog: catalog.put_binding(binding))
+                turn.made |= turn.found
             self._topology.put(binding)
             return binding
 

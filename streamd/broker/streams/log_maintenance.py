@@ -26,6 +26,7 @@ from segments.chunk_search import Place
 from segments.derived.filter_files import load_or_build, save
 from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
+from segments.marks import WAL, remove_mark
 from segments.offset_lookup import Position
 from segments.recovery.tail import TailChunk
 from segments.segment import Segment
@@ -175,6 +176,45 @@ class LogMaintenance:
                 else:
                     self._fail(str(error))
         self._goes_on()
+
+    async def leave_store(self) -> None:
+        """Confirm by this device alone again, once all that a store has confirmed is on it.
+
+        From then on opening the log does not need the store's any more, which would bring back what
+        is forgotten here. Nothing is written meanwhile, nor goes to the store. Where something
+        waits for the store it is to be called again.
+        """
+        log, writer = self._log, self._writer
+        async with self._turn:
+            if self.held.is_stopped or log.is_closed or log.flushing.failed is not None:
+                return
+            if not log.awaits_store or log.policy.confirms_in_store or writer.awaits_store:
+                return
+            writer.pause()
+            try:
+                await self._leave_store()
+            except StorageError as error:
+                if error.is_temporary:
+                    writer.wait_for(error)
+                else:
+                    self._fail(str(error))
+            finally:
+                writer.resume()
+        self._goes_on()
+
+    async def _leave_store(self) -> None:
+        log = self._log
+        flush = log.begin_flush(with_checkpoint=True)
+        failure = await self._run(flush)
+        log.end_flush(flush, failure)
+        if failure is not None:
+            raise failure
+        with trio.CancelScope(shield=True):
+            await threads.in_thread(
+                remove_mark, log.segments.shown[-1].disk, log.folder, WAL + log.life
+            )
+        if not log.is_closed:
+            self._writer.leave_store()
 
     def _seal(self) -> None:
         try:

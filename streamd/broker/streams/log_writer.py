@@ -119,6 +119,7 @@ class LogWriter:
         shortage: what it waits for; empty while it does not.
         write_by: what is queued waits for more messages no longer than until then, by trio's clock.
         has_rolled: a new segment has begun since `take_rolled`.
+        is_paused: nothing is to be written at the moment.
         changed_offsets: that consumers have stored, or had forgotten, and that a store is to have.
         safe_offsets: what may be told of those that consumers have stored.
     """
@@ -149,7 +150,7 @@ class LogWriter:
         self._queued_at = self._written_at = 0.0
         self._measures, self._measured_ms, self._unmeasured = True, 0, 0
         self._pauses: list[tuple[int, int]] = []
-        self._is_paused = self._holds_messages = False
+        self.is_paused = self._holds_messages = False
         self.write_by = 0.0
         self._queue: deque[PendingEntries] = deque()
         self._queued_bytes = self._queued_records = 0
@@ -244,7 +245,7 @@ class LogWriter:
     @property
     def is_settled(self) -> bool:
         """Everything that came is stored or refused, and nothing waits for a turn."""
-        return not self._queue and self.num_settled == self.num_asked and not self._is_paused
+        return not self._queue and self.num_settled == self.num_asked and not self.is_paused
 
     @property
     def is_waiting(self) -> bool:
@@ -282,7 +283,7 @@ class LogWriter:
         Returns:
             Whether something was added to the log.
         """
-        if self._is_paused or self.awaits_mark or self.state is WriterState.STOPPED:
+        if self.is_paused or self.awaits_mark or self.state is WriterState.STOPPED:
             return False
         log = self._log
         before = log.next_offset
@@ -394,13 +395,18 @@ class LogWriter:
 
     def pause(self) -> None:
         """A flush runs: what it does not cover must not be written before it has ended."""
-        self._is_paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
         """The flush has ended."""
-        self._is_paused = False
+        self.is_paused = False
 
     # -- batches
+
+    def leave_store(self) -> None:
+        """Nothing waits for a store; from now on this device is enough, as before."""
+        self._log.await_store(awaits=False)
+        self.changed_offsets.clear()  # of the pause: they are written with the next turn
 
     def _make_batch(self) -> None:
         """What this turn has written is settled when a store has it."""

@@ -86,6 +86,13 @@ class TierUse(Protocol):
     def changed(self) -> None:
         """A segment was sealed, or some were dropped."""
 
+    async def truncated(self, opened: "OpenLog") -> None:
+        """Return when the tier knows where the log begins now, if what it has is confirmed there.
+
+        Raises:
+            Refused: it does not for long.
+        """
+
     def index_made(self) -> None:
         """A filter index was made, or cannot be."""
 
@@ -190,8 +197,7 @@ class OpenLog:
                 self._write()
             if writer.awaits_mark:
                 await self.maintenance.mark()
-            if self._waits_for_flush:
-                await self.maintenance.flush()
+            await self._make_safe()
             if writer.take_rolled():
                 if self._tier is not None:
                     self._tier.changed()
@@ -201,6 +207,14 @@ class OpenLog:
                 if self.log.flushing.obstacle:
                     await self.maintenance.flush()
                 self.work.set()
+
+    async def _make_safe(self) -> None:
+        """Flush what waits for that, also where a store has confirmed until now."""
+        if self._waits_for_flush:
+            await self.maintenance.flush()
+        if self._leaves_store:
+            await self.maintenance.leave_store()
+            self._enter_store()  # where that has changed meanwhile
 
     async def _expire_beside(self) -> None:
         """Drop old segments in a task of its own: what is published meanwhile does not wait."""
@@ -266,14 +280,22 @@ class OpenLog:
         with self._services.rounds.open():
             self.log.commit_to(next_offset)
             self.writer.settle_batches(batch)
-        if self.writer.has_rolled:
+        if self.writer.has_rolled or self._leaves_store:
             self.work.set()
-        self._leave_store()
 
-    def _leave_store(self) -> None:
-        """Confirm without the tier again, if that is wanted, once nothing waits for it."""
-        if not (self.log.policy.confirms_in_store or self.writer.awaits_store):
-            self.log.await_store(awaits=False)
+    @property
+    def _leaves_store(self) -> bool:
+        """It is to confirm without the tier again, and nothing waits for that any more."""
+        log = self.log
+        is_done = log.policy.confirms_in_store or self.writer.awaits_store
+        return log.awaits_store and not is_done
+
+    def _enter_store(self) -> None:
+        """Confirm through the tier, if that is wanted."""
+        log, tier = self.log, self._tier
+        if log.policy.confirms_in_store and not log.awaits_store and tier is not None:
+            tier.confirm_in_store(self)
+            self.work.set()
 
     # -- work on its files
 
@@ -289,10 +311,12 @@ class OpenLog:
 
         Raises:
             Stopped, StorageError: see `LogMaintenance.truncate`.
+            Refused: it is done, and the tier does not know it for long.
         """
         first = await self.maintenance.truncate(spec, check)
         if self._tier is not None:
             self._tier.changed()
+            await self._tier.truncated(self)
         return first
 
     async def build_index(self, segment: Segment) -> bool:
@@ -353,9 +377,8 @@ class OpenLog:
         """Keep to other limits from the next chunk on."""
         before = self.log.policy.key_properties
         self.writer.set_policy(policy)
-        self._leave_store()
-        if policy.confirms_in_store and not self.log.awaits_store and self._tier is not None:
-            self._tier.confirm_in_store(self)
+        self._enter_store()
+        if self._leaves_store:
             self.work.set()
         if policy.key_properties != before:
             self.upkeep.properties_changed()

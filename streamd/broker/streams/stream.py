@@ -41,6 +41,7 @@ from streamd.operations.names import Name
 logger = logging.getLogger(__name__)
 
 _SOON_SECONDS = 5.0
+_ANSWER_SECONDS = 20.0  # clients wait 30 s
 
 Result = TypeVar("Result")
 
@@ -328,12 +329,20 @@ class Stream:
             await self.life.opened_log.writer.settled()
 
     async def settled_soon(self) -> None:
-        """As `settled`, for those who look and shall not wait as long as a store is away.
+        """As `settled_in_time`, for those who look: not at all where it is known to take long.
 
         Raises:
             Refused: the store takes long; says why, if that is known.
         """
-        with trio.move_on_after(0 if self._waits else _SOON_SECONDS):
+        await self.settled_in_time(0 if self._waits else _SOON_SECONDS)
+
+    async def settled_in_time(self, seconds: float = _ANSWER_SECONDS) -> None:
+        """As `settled`, for those who are to be answered, however long a store is away.
+
+        Raises:
+            Refused: the store takes longer; says why, if that is known.
+        """
+        with trio.move_on_after(seconds):
             return await self.settled()
         raise Refused(Reason.NOT_AVAILABLE, self._waits or "confirms wait for the tier; try again")
 
@@ -359,13 +368,13 @@ class Stream:
 
         Raises:
             ValueError: the reference cannot be stored.
-            Refused: the stream was deleted meanwhile; or the disk is full, or the stream has
-                failed: it may be unknown after a restart.
+            Refused: the stream was deleted meanwhile; or the disk is full, a store that confirms
+                takes long, or the stream has failed: it may be unknown after a restart.
         """
         self.store_offset(reference, offset)
         writer = self.life.held.writer
         number = writer.num_asked
-        await self.settled()
+        await self.settled_in_time()
         self._check_there()
         if self.failed or writer.num_settled < number:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm)
@@ -383,15 +392,15 @@ class Stream:
         """Forget a stored offset; whether there was one. On the device on return. It is held open.
 
         Raises:
-            Refused: the stream was deleted meanwhile; or the disk is full, or the stream has
-                failed: it may be known again after a restart.
+            Refused: the stream was deleted meanwhile; or the disk is full, a store that confirms
+                takes long, or the stream has failed: it may be known again after a restart.
         """
         opened = self.life.held
         if not opened.writer.forget_offset(reference.encode()):
             return False
         await opened.maintenance.flush()
         opened.work.set()
-        await self.settled()
+        await self.settled_in_time()
         self._check_there()
         if self.failed or opened.log.is_closed or opened.log.flushing.obstacle:
             raise Refused(Reason.NOT_AVAILABLE, self.alarm or "the disk took nothing; try again")
@@ -420,7 +429,7 @@ class Stream:
             raise ReadOnlyError
         if self.failed is not None or opened is None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed or "it is not open")
-        await self.settled()
+        await self.settled_in_time()
         try:
             return await opened.truncate(spec, check)
         except Stopped:

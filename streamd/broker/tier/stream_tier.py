@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import trio
+
 from segments import Log
 from segments.policy import LogPolicy
 from segments.store.manifest import Manifest
@@ -34,14 +36,15 @@ from streamd.broker.tier.line import Line
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.segment_uploads import SegmentUploads
 from streamd.broker.tier.stream_manifest import StreamManifest, TieredLog
-from streamd.broker.tier.upload_requests import UploadRequest
+from streamd.broker.tier.upload_requests import RequestState, UploadRequest
 from streamd.broker.tier.wal import StoreConfirms, WalStream
-from streamd.operations.errors import Refused
+from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import StreamTier
 
 logger = logging.getLogger(__name__)
 
+_TRUNCATED_SECONDS = 20.0  # that an answer waits; clients wait 30 s
 _FAULT_SECONDS = 30.0  # until it is looked again whether somebody has mended what is wrong
 
 
@@ -55,6 +58,7 @@ class TierParts(NamedTuple):
         roll_ms: age at which a segment is sealed.
         delay_ms: that a segment stays on the disk after it was stored.
         confirms: through the store.
+        confirms_all: everything is answered when the store has it.
         wants_at: it will have something to do in so many seconds.
         delete_later: no manifest names these objects any more.
         note_open: its log was opened, or is closed.
@@ -70,6 +74,7 @@ class TierParts(NamedTuple):
     confirms: StoreConfirms
     delete_later: Callable[[set[str]], Awaitable[None]]
     note_open: Callable[["TieredStream", bool], None]
+    confirms_all: bool
 
 
 class _Numbers(NamedTuple):
@@ -183,6 +188,24 @@ class TieredStream:
     def changed(self) -> None:
         """A segment was sealed, or some were dropped."""
         self._parts.wants(self)
+
+    async def truncated(self, opened: OpenLog) -> None:
+        """Return when the manifest begins where the log does, so that no machine has more of it.
+
+        What slots have before its end is not read then either.
+
+        Raises:
+            Refused: the store does not have it for long.
+        """
+        if not (self._parts.confirms_all or opened.log.awaits_store):
+            return
+        with self.requested() as request:
+            with trio.move_on_after(_TRUNCATED_SECONDS):
+                await request.ended()
+        if request.is_waiting or request.state is RequestState.FAILED:
+            why = request.reason or "the tier takes long"
+            details = f"it is done, and would come back if the machine was lost: {why}"
+            raise Refused(Reason.NOT_AVAILABLE, details)
 
     def store_is_wrong(self) -> None:
         """The store is another one: what was written last may be there."""

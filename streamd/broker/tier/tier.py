@@ -130,6 +130,7 @@ class Tier:
             self.confirms,
             self.removals.delete_later,
             self._note_open,
+            self._confirms_all,
         )
 
     async def start(self) -> None:
@@ -141,6 +142,7 @@ class Tier:
         await self.removals.forget_stale()
         if self._confirms_all:
             self._catalog.answer_when(self._catalog_stored)
+        self._catalog.answer_ends_when(self._ends_stored)
         start = self._supervisor.start
         start("taking the tier", self.ownership.run)
         start("uploading to the tier", self.uploader.run)
@@ -237,6 +239,17 @@ class Tier:
         await self._has_copies.wait()
         if self._copies is not None:
             await self._copies.stored()
+
+    def tells_ends(self, virtual_host: Name, name: Name) -> bool:
+        """That a stream is gone is answered when the store knows it, however it confirms now."""
+        return self._confirms_all or self.confirms.has(virtual_host, name)
+
+    async def _ends_stored(self) -> None:
+        """Return when no machine that begins with the store has a stream that is gone now."""
+        deletions = self.removals.of_streams
+        await self.confirms.ends_stored()
+        await self.removals.carried_out(deletions)
+        await self._catalog_stored()
 
     # -- ages
 

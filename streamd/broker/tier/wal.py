@@ -200,7 +200,7 @@ class WalStream:
     async def take(self, room: int) -> _Taken | None:
         """What comes next of it, some `room` bytes; None for nothing."""
         log = self._log
-        if log is None or log.is_closed:
+        if log is None or not self.has_more:
             return None
         if not self.is_marked:
             await threads.in_thread(self._mark, log)
@@ -266,6 +266,8 @@ class WalStream:
         if log is None or log.is_closed or self.is_broken:
             return False
         writer = None if opened is None else opened.writer
+        if writer is not None and writer.is_paused:  # it is about to leave the store
+            return False
         has_more = writer is not None and (bool(writer.changed_offsets) or writer.catches_up)
         return self._cursor < log.next_offset or has_more
 
@@ -344,6 +346,7 @@ class _Sent:
 
     Attributes:
         took: what it has of each stream, in the order of its sections.
+        num_ends: ends of streams that it tells of, or one before.
         size: of the chunks, in bytes.
         made_at: by trio's clock.
         content: of the object; None until that is made, and when the store has it.
@@ -351,6 +354,7 @@ class _Sent:
 
     slot: Slot
     took: list[tuple[WalStream, _Taken]]
+    num_ends: int
     size: int
     made_at: float
     content: bytes | None = None
@@ -442,6 +446,8 @@ class StoreConfirms:
         self._streams: dict[StreamKey, WalStream] = {}
         self._queue: dict[WalStream, None] = {}
         self._deleted: list[StreamKey] = []
+        self._deleted_early: set[tuple[str, str]] = set()  # before the logs are read
+        self._num_ends = self._num_ends_stored = 0
         self._behind: dict[OpenLog, None] = {}
         self._waiting = self._under_way = 0  # bytes
         self._num_held = 0  # chunks
@@ -558,8 +564,7 @@ class StoreConfirms:
 
     def deleted(self, virtual_host: str, name: str) -> None:
         """A stream was deleted: say so in the log, if it has something of it."""
-        known = {*self._streams, *(() if self._tails is None else self._tails.streams)}
-        for key in [key for key in known if key[:2] == (virtual_host, name)]:
+        for key in self._known(virtual_host, name):
             stream = self._streams.pop(key, None)
             if stream is not None:
                 self._forget(stream)
@@ -567,7 +572,28 @@ class StoreConfirms:
             if self._tails is not None:
                 self._tails.streams.pop(key, None)
             self._deleted.append(key)
+            self._num_ends += 1
             self._work.set()
+        if self._tails is None:
+            self._deleted_early.add((virtual_host, name))
+
+    def _known(self, virtual_host: str, name: str) -> list[StreamKey]:
+        """All lives of a stream that logs may have something of."""
+        tails = () if self._tails is None else self._tails.streams
+        known = {*self._streams, *tails, *self._slots.ends}
+        return [key for key in known if key[:2] == (virtual_host, name)]
+
+    def has(self, virtual_host: str, name: str) -> bool:
+        """Logs may have something of a stream."""
+        return bool(self._known(virtual_host, name))
+
+    async def ends_stored(self) -> None:
+        """Return when logs say of all streams that are gone now that they are."""
+        while self._tails is None:
+            await self._changed.park()
+        wanted = self._num_ends
+        while self._num_ends_stored < wanted:
+            await self._changed.park()
 
     # -- tasks
 
@@ -600,6 +626,8 @@ class StoreConfirms:
             else:
                 self._tails = tails
                 self._slots = tails.slots
+                for name in self._deleted_early:
+                    self.deleted(*name)
                 self.watch.goes_on()
         self._changed.unpark_all()
 
@@ -676,6 +704,7 @@ class StoreConfirms:
             except Exception as error:  # a bug: it stays in this stream
                 logger.exception("stream %s is not confirmed", stream.key.stream)
                 stream.fail(str(error))
+                self._forget(stream)
                 continue
             if taken is not None:
                 took.append((stream, taken))
@@ -685,6 +714,7 @@ class StoreConfirms:
                 self._waiting -= taken.counted
             self.wants(stream)
         deleted, self._deleted = self._deleted, []
+        num_ends = self._num_ends
         if not (took or deleted):
             return None
         slot = Slot(
@@ -694,7 +724,7 @@ class StoreConfirms:
             writer=writer_of(mine),
             sections=(*sections, *map(_gone, deleted)),
         )
-        return _Sent(slot, took, size, trio.current_time())
+        return _Sent(slot, took, num_ends, size, trio.current_time())
 
     async def _send(self, sent: _Sent) -> None:
         """Send a slot until it is stored."""
@@ -725,6 +755,7 @@ class StoreConfirms:
             sent = self._sent.popleft()
             self._under_way -= sent.size
             self._slots.add(sent.slot, size)
+            self._num_ends_stored = sent.num_ends
             for stream, taken in sent.took:
                 num_chunks = min(taken.num_chunks, stream.num_held)
                 stream.num_held -= num_chunks

@@ -39,6 +39,7 @@ class ExchangeMethods:
                 check_not_default(name)
                 self._context.require_any("exchange", name)
                 self._host.topology.find(name)
+                await self._host.tell_of(name)
             else:
                 await self._declare_active(name, method)
         self._context.answer(channel, m.ExchangeDeclareOk(), nowait=method.nowait)

@@ -47,6 +47,8 @@ class Queues:
         name = as_sent(method.queue)
         if method.passive:
             self._check_passive(name)
+            with refusals():
+                await self._host.tell_of(name)
         else:
             await self._declare_active(name, method)
         channel.use_queue(name)

@@ -271,7 +271,7 @@ class Publishers:
             self._context.rights.require(Right.READ, name)
             check_reference(command.reference)
             async with self._context.readable(name) as (stream, log):
-                await stream.settled()  # what this connection sent before counts
+                await stream.settled_in_time()  # what this connection sent before counts
                 found = log.journal.tracking.sequence(command.reference.encode()) or 0
             sequence = found
         except Refused as refused:

@@ -299,7 +299,7 @@ class Consumers:
             self._context.rights.require(Right.READ, name)
             check_reference(command.reference)
             async with self._context.readable(name) as (stream, _):
-                await stream.settled()
+                await stream.settled_in_time()
                 found = stream.stored_offset(command.reference)
             offset, code = found, ResponseCode.NO_OFFSET if found is None else OK
         except Refused as refused:

@@ -1,0 +1,268 @@
+"""Confirms through the store: what ends, in a stream or of it, and is answered, stays so."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from segments import Log, at_offset
+from segments.flush import Flush
+from segments.store.object_names import WAL_FOLDER
+from streamd.broker.tier.wal import WalStream
+from streamd.operations.arguments import CONFIRM
+from streamd.operations.errors import Refused
+from streamd.operations.names import Name
+from streamd.operations.routing import NO_ALTERNATE, ExchangeRow, ExchangeType
+from streamd.wire.stream import ResponseCode, commands as c
+from tests.broker.tier.support import bodies, passes, tier_of, tiered
+from tests.support import server as support
+from tests.support.disk import FaultyDisk
+from tests.support.fake_store import FakeStore
+from tests.support.logs import append
+from tests.support.server import OK, Harness, Peer
+
+AWAY = ResponseCode.STREAM_NOT_AVAILABLE
+STORE = {"stream_confirm": "store"}
+
+
+def _copy(store: FakeStore) -> FakeStore:
+    """What another machine finds."""
+    return FakeStore(dict(store.objects), now_ms=store.now_ms)
+
+
+async def _publisher(server: Harness, **arguments: str) -> Peer:
+    peer = await server.peer()
+    await peer.create("s", **arguments)
+    await peer.declare("s", reference="p")
+    return peer
+
+
+async def _all(server: Harness) -> list[bytes]:
+    peer = await server.peer()
+    await peer.subscribe("s", support.FIRST, credit=1_000)
+    found: list[bytes] = []
+    with trio.move_on_after(3):
+        while True:
+            found += (await peer.chunk()).bodies
+    return found
+
+
+async def _change(server: Harness, where: str) -> None:
+    await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+
+
+@pytest.mark.parametrize("confirm", ["local", "store"])
+@pytest.mark.parametrize("is_uploaded", [False, True])
+async def test_a_machine_that_is_lost_brings_no_stream_back_whose_end_was_answered(
+    tmp_path: Path, *, confirm: str, is_uploaded: bool
+) -> None:
+    """Of one that is confirmed by the store, or of any where the server's default is that."""
+    store = FakeStore()
+    arguments = STORE if confirm == "local" else {}
+    async with tiered(tmp_path / "old", store, confirm=confirm) as server:
+        peer = await _publisher(server, **arguments)
+        await peer.store(bodies(0))
+        if is_uploaded:
+            await tier_of(server).upload(server.host.name, [Name("s")], 60)
+        assert await peer.code(c.Delete, "s") == OK
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert server.host.names() == []
+
+
+@pytest.mark.parametrize("key", [WAL_FOLDER, "/catalog/", "manifest"])
+async def test_an_end_that_the_store_does_not_know_is_not_answered(
+    tmp_path: Path, key: str
+) -> None:
+    """Nor when somebody asks again; others have their turns meanwhile."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer, other = await _publisher(server, **STORE), await server.peer()
+        await peer.store(bodies(0))
+        await tier_of(server).upload(server.host.name, [Name("s")], 60)
+        await peer.store(bodies(20), 21)
+        store.fail(key=key, times=-1)
+        async with trio.open_nursery() as nursery:
+            codes: list[int] = []
+
+            async def delete() -> None:
+                codes.append(await (await server.peer()).code(c.Delete, "s"))
+
+            nursery.start_soon(delete)
+            await passes(1)
+            with trio.fail_after(1):
+                await other.create("local")
+        assert codes == [AWAY]
+        assert await other.code(c.Delete, "s") == AWAY
+        store.heal()
+        await passes(60)
+        assert await other.code(c.Delete, "s") == ResponseCode.STREAM_DOES_NOT_EXIST
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert "s" not in server.host.names()
+
+
+async def test_a_stream_that_ends_before_logs_are_read_stays_so(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await (await _publisher(server, **STORE)).store(bodies(0))
+    store.fail(key=WAL_FOLDER, times=-1)
+    async with tiered(tmp_path / "old", store) as server:
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        store.heal()
+        await passes(60)
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert server.host.names() == []
+
+
+async def test_what_was_truncated_stays_so(tmp_path: Path) -> None:
+    """Of a stream of which only the log had something."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server, **STORE)
+        for first in range(0, 100, 20):
+            await peer.store(bodies(first), first + 1)
+        stream = server.host.find("s")
+        async with stream.opened():
+            assert await stream.truncate(at_offset(60)) == 60
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == bodies(60, 40)
+
+
+async def test_a_truncation_that_the_store_does_not_know_is_not_answered(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        for first in range(0, 100, 20):
+            await peer.store(bodies(first), first + 1)
+        stream = server.host.find("s")
+        store.fail(key="manifest", times=-1)
+        async with stream.opened():
+            with pytest.raises(Refused, match="would come back if the machine was lost"):
+                await stream.truncate(at_offset(60))
+
+
+async def test_nobody_waits_for_ever_for_a_store_that_is_away(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store(bodies(0))
+        store.fail(key=WAL_FOLDER, times=-1)
+        await peer.publish([b"1"], 21)
+        stream = server.host.find("s")
+        async with stream.opened():
+            stream.store_offset("a", 3)
+            with trio.fail_after(25):
+                with pytest.raises(Refused, match="cannot reach"):
+                    await stream.set_offset("b", 4)
+        asks = [(c.QueryOffset, "a", "s"), (c.QueryPublisherSequence, "p", "s")]
+        for ask in asks:
+            with trio.fail_after(25):
+                assert await (await server.peer()).code(*ask) == AWAY
+        store.heal()
+        await passes(10)
+        for ask in asks:
+            assert await (await server.peer()).code(*ask) == OK
+
+
+async def test_a_flush_that_runs_shows_nothing_that_a_store_is_to_have() -> None:
+    log = Log.open("s", disk=FaultyDisk(), commits_on_flush=True)
+    append(log, [b"1"])
+    flush: Flush = log.begin_flush()
+    flush.run()
+    log.await_store(awaits=True)
+    log.end_flush(flush)
+    assert log.committed_offset == 0
+    log.commit_to(1)
+    assert log.committed_offset == 1
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_offsets_that_were_forgotten_here_do_not_come_back(
+    tmp_path: Path, *, is_open: bool
+) -> None:
+    """Nor do those of before the stream was confirmed by this machine again."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store(bodies(0))
+        stream = server.host.find("s")
+        async with stream.opened():
+            await stream.set_offset("a", 3)
+            await stream.set_offset("b", 9)
+        if not is_open:
+            await passes(1_000)
+            assert not stream.is_open
+        await _change(server, "local")
+        await passes(5)
+        async with stream.opened():
+            assert await stream.delete_offset("a")
+            await stream.set_offset("b", 5)
+    async with tiered(tmp_path, store) as server:
+        stream = server.host.find("s")
+        async with stream.opened():
+            assert stream.stored_offsets() == {b"b": 5}
+        assert await _all(server) == bodies(0)
+
+
+async def test_what_is_published_while_a_stream_leaves_the_store_is_confirmed(
+    tmp_path: Path,
+) -> None:
+    async with tiered(tmp_path, FakeStore()) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store(bodies(0))
+        for number in range(20, 200, 20):
+            await peer.publish(bodies(number), number + 1)
+            await _change(server, "local" if number % 40 else "store")
+            stream = server.host.find("s")
+            stream.store_offset("a", number)
+            assert len(await peer.confirmed(20)) == 20
+        await _change(server, "local")
+        await passes(5)
+        async with stream.opened() as log:
+            await stream.set_offset("a", 1_000)
+            assert not log.awaits_store
+        assert await _all(server) == bodies(0, 200)
+
+
+async def test_a_stream_that_a_bug_has_ended_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with tiered(tmp_path, FakeStore()) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store([b"1"])
+        monkeypatch.setattr(WalStream, "section", broken)
+        await peer.publish([b"2"], 2)
+        assert isinstance(await peer.next(), c.PublishError)
+        assert tier_of(server).confirms.bytes_behind == 0
+
+
+async def test_an_exchange_is_told_of_when_the_store_has_it(tmp_path: Path) -> None:
+    """Also to who declares it again, or a super stream."""
+    store = FakeStore()
+    kind = ExchangeType.FANOUT
+    row = ExchangeRow(Name("/"), Name("e"), kind, True, False, False, NO_ALTERNATE)
+    async with tiered(tmp_path, store, confirm="store") as server:
+        peer = await server.peer()
+        host = server.host
+        await peer.create("old")
+        store.fail(times=-1)
+        with pytest.raises(Refused):
+            await host.exchanges.declare(row)
+        with pytest.raises(Refused, match="the tier does not have it"):
+            await host.exchanges.declare(row)
+        with pytest.raises(Refused, match="the tier does not have it"):
+            await host.tell_of(Name("e"))
+        keys = [("0", Name("x-0"))]
+        for _ in range(2):
+            with pytest.raises(Refused, match="the tier does not have it"):
+                await host.create_super_stream(Name("x"), keys, [])
+        await host.tell_of(Name("old"))
+        store.heal()
+        await passes(60)
+        assert not await host.exchanges.declare(row)
