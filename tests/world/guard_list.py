@@ -1453,6 +1453,96 @@ _LOGGED = [
         "            await threads.in_thread(self._mark, log)\n",
         "            self._is_marked = True\n",
     ),
+    Guard(
+        "each start has an epoch of its own",
+        "tier",
+        "streamd/broker/tier/identity.py",
+        "epoch=known.epoch + 1,",
+        "epoch=max(known.epoch, 1),",
+    ),
+    Guard(
+        "fences stay",
+        "tier",
+        "streamd/broker/tier/slots.py",
+        "        if not (one.size <= _MOST_FENCE and _may_be_fence(store, one.key)):\n",
+        "        if one.size >= 0:\n",
+    ),
+    Guard(
+        "a log begins behind what goes before that goes",
+        "tier",
+        _WAL,
+        "        await self._ownership.mark_wals("
+        "partial(slots.marks_without, count, present=mine))\n"
+        "        keys = slots.keys(count)\n",
+        "        keys = slots.keys(count)\n"
+        "        await ask(self._ownership.store.delete, keys)\n"
+        "        await self._ownership.mark_wals("
+        "partial(slots.marks_without, count, present=mine))\n",
+    ),
+    Guard(
+        "opening waits for what is on its way",
+        "tier",
+        _WAL,
+        " and not self._num_under_way\n",
+        "\n",
+    ),
+    Guard(
+        "an end is answered when the log says it",
+        "tier",
+        _WAL,
+        "            self._num_ends_stored = sent.num_ends\n",
+        "            self._num_ends_stored = self._num_ends\n",
+    ),
+    Guard(
+        "an end that comes before logs are read is said in them",
+        "tier",
+        _WAL,
+        "                    self.deleted(*name)\n",
+        "                    pass\n",
+    ),
+    Guard(
+        "an end is answered when nothing of it is in the store",
+        "tier",
+        "streamd/broker/tier/tier.py",
+        "        await self.removals.carried_out(deletions)\n"
+        "        await self._catalog_stored()\n",
+        "        await self._catalog_stored()\n",
+    ),
+    Guard(
+        "a truncation is answered when the manifest has it",
+        "tier",
+        "streamd/broker/streams/open_log.py",
+        "            await self._tier.truncated(self)\n",
+        "",
+    ),
+    Guard(
+        "what leaves the store's log needs it no more",
+        "tier",
+        _MAINTENANCE,
+        "            await threads.in_thread(remove_mark, disk, log.folder, mark)\n",
+        "            await threads.in_thread(len, mark)\n",
+    ),
+    Guard(
+        "nothing goes to the store while a stream leaves its log",
+        "tier",
+        _WAL,
+        "        if writer is not None and writer.is_paused:",
+        "        if writer is not None and writer.is_settled is None:",
+    ),
+    Guard(
+        "a flush shows nothing that a store is to have by now",
+        "log",
+        _FLUSH,
+        "        num_shown = flush.num_held if shows else 0\n",
+        "        num_shown = flush.num_held\n",
+    ),
+    Guard(
+        "sequences and offsets are answered in time",
+        "tier",
+        _STREAM,
+        "        with trio.move_on_after(seconds):\n            return await self.settled()\n",
+        "        if seconds >= 0:\n            return await self.settled()\n",
+    ),
 ]
 
 GUARDS = [

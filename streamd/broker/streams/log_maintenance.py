@@ -209,10 +209,9 @@ class LogMaintenance:
         log.end_flush(flush, failure)
         if failure is not None:
             raise failure
+        disk, mark = log.segments.shown[-1].disk, WAL + log.life
         with trio.CancelScope(shield=True):
-            await threads.in_thread(
-                remove_mark, log.segments.shown[-1].disk, log.folder, WAL + log.life
-            )
+            await threads.in_thread(remove_mark, disk, log.folder, mark)
         if not log.is_closed:
             self._writer.leave_store()
 
