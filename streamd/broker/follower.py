@@ -93,8 +93,8 @@ from streamd.broker.tier.restore import (
     tracking_of,
     usable_catalog,
 )
-from streamd.broker.tier.wal_following import GrowingLogs, GrowingTail
-from streamd.broker.tier.wal_reading import ReadSlot
+from streamd.broker.tier.wal_following import GrowingLogs
+from streamd.broker.tier.wal_reading import ReadSlot, StoredTail
 from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.net.wakeup import Wakeup
@@ -145,7 +145,7 @@ class _Followed:
 
     folders: list[str]
     manifest: Manifest | None = None
-    tail: GrowingTail | None = None
+    tail: StoredTail | None = None
     etag: str = ""
     fault: str = ""
     looked_ms: int = 0
@@ -599,7 +599,7 @@ class Follower:
                 taken.append((self._tail_of(one, section.key), section, chunks))
         await threads.in_thread(_add, at, taken)
 
-    def _tail_of(self, one: _Followed, key: StreamKey) -> GrowingTail:
+    def _tail_of(self, one: _Followed, key: StreamKey) -> StoredTail:
         """The tail of a life of a stream, which is shown from now on."""
         if one.tail is None or one.tail.key != key:
             self._drop_tail(one)
@@ -608,7 +608,7 @@ class Follower:
                 one.manifest, one.etag, one.stored = None, "", {}
                 self._has_changed = True
             self._num_tails += 1
-            one.tail = GrowingTail(key, str(Path(self._data, _TAILS, f"{self._num_tails}.0")))
+            one.tail = StoredTail(key, str(Path(self._data, _TAILS, f"{self._num_tails}.0")))
         return one.tail
 
     def _drop_tail(self, one: _Followed) -> None:
@@ -625,7 +625,8 @@ class Follower:
                 tail = one.tail
                 if tail is None or one.manifest is None:
                     continue
-                self._old_files += filter(None, [await threads.in_thread(tail.cut, one.stored_to)])
+                if tail.has_before(one.stored_to):
+                    self._old_files.append(await threads.in_thread(tail.cut, one.stored_to))
                 if tail.is_empty and tail.last_slot < begins and not is_away:
                     self._drop_tail(one)
         await threads.in_thread(_remove, gone)
@@ -641,7 +642,7 @@ class Follower:
             else:
                 self._tell(stream, one)
 
-    async def _show_tail(self, stream: Stream, one: _Followed, tail: GrowingTail) -> None:
+    async def _show_tail(self, stream: Stream, one: _Followed, tail: StoredTail) -> None:
         opened, life = stream.life.opened_log, tail.key.creation
         while opened is not None and opened.log.life in ("", life):
             end = opened.log.next_offset
@@ -742,7 +743,7 @@ def _prefix(key: StreamKey) -> str:
     return key._replace(creation="").folder.removesuffix("~")
 
 
-def _add(at: WalMark, taken: Iterable[tuple[GrowingTail, Section, memoryview]]) -> None:
+def _add(at: WalMark, taken: Iterable[tuple[StoredTail, Section, memoryview]]) -> None:
     for tail, section, chunks in taken:
         tail.add(at, section, chunks)
 

@@ -145,7 +145,7 @@ class StreamLogs:
         folder = self.folder(row.name)
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"its folder {folder} is missing")
-        log = self._open_files(row, stream, None if tail is None else tail.chunks)
+        log = self._open_files(row, stream, None if tail is None else tail.chunks())
         if tail is not None:
             try:
                 _take_offsets(log, tail)

@@ -28,12 +28,10 @@ from segments.filter_index import FilterFile, FilterIndex, Index
 from segments.flush import Flush
 from segments.marks import WAL, remove_mark
 from segments.offset_lookup import Position
-from segments.recovery.tail import TailChunk
 from segments.segment import Segment
 from segments.store.cache import ColdError
 from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest
-from segments.tracking import Tracking
 from segments.truncation import Rest
 from streamd.broker.streams.fetcher import Demand, NoTierError
 from streamd.broker.streams.held_segments import HeldSegments
@@ -420,49 +418,29 @@ class LogMaintenance:
             await threads.in_thread(first)
         return log.segments.kept_from, parts
 
-    async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
-        """Show readers what a store has; see `Log.follow`.
+    async def follow(self, show: Callable[[], Sequence[Segment] | None]) -> bool:
+        """Show readers what a store has by now.
 
         Args:
-            manifest: what it has.
-            tracking: gives what is known then, of what is known now.
+            show: lets the log have it, and gives segments whose files go, if any do.
 
         Returns:
             Whether they see it; False when the log is closed, or the disk has no room.
         """
-        log = self._log
         async with self._turn:
-            if self.held.is_stopped or log.is_closed:
-                return False
-            try:
-                gone = log.follow(manifest, tracking(log.journal.tracking))
-            except StorageError as error:
-                logger.warning("stream %s: %s", self._name, error)
-                return False
-            with self._rounds.open():
-                self._writer.followed()
-            for segment in gone:
-                await self._carry_out(segment.remove, logging.WARNING)
-            return True
-
-    async def follow_tail(self, chunks: Sequence[TailChunk], life: str) -> bool:
-        """Show readers what a store has behind the manifest; see `Log.follow_tail`.
-
-        Returns:
-            Whether they see it; False when the log is closed, or the disk has no room.
-        """
-        log = self._log
-        async with self._turn:
-            if self.held.is_stopped or log.is_closed:
+            if self.held.is_stopped or self._log.is_closed:
                 return False
             try:
                 with self._rounds.open():
-                    log.follow_tail(chunks, life)
+                    gone = show()
             except SegmentsError as error:
                 logger.warning("stream %s: %s", self._name, error)
                 return False
             finally:
-                self._writer.followed()
+                with self._rounds.open():
+                    self._writer.followed()
+            for segment in gone or ():
+                await self._carry_out(segment.remove, logging.WARNING)
             return True
 
     async def keep_manifest(self, manifest: Manifest) -> bool:

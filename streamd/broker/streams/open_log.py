@@ -335,19 +335,27 @@ class OpenLog:
         self.work.set()
 
     async def follow(self, manifest: Manifest, tracking: Callable[[Tracking], Tracking]) -> bool:
-        """Show what a store has of it to readers; see `LogMaintenance.follow`."""
+        """Show readers what a store has of it; see `LogMaintenance.follow`.
+
+        Args:
+            manifest: what it has.
+            tracking: gives what is known then, of what is known now.
+        """
         self._rest_on(Marks(manifest.marked, manifest.next_offset))
-        return await self.maintenance.follow(manifest, tracking)
+        log = self.log
+        return await self.maintenance.follow(
+            lambda: log.follow(manifest, tracking(log.journal.tracking))
+        )
+
+    async def follow_tail(self, chunks: Sequence[TailChunk], life: str, marks: Marks) -> bool:
+        """Show what a store has behind the manifest; see `LogMaintenance.follow`."""
+        self._rest_on(marks)
+        return await self.maintenance.follow(lambda: self.log.follow_tail(chunks, life))
 
     def _rest_on(self, marks: Marks) -> None:
         self.log.stored.note_marks(marks)
         assert self.log.stored.marks is not None  # noqa: S101 - as it is
         self.standing.rest_on(*self.log.stored.marks)
-
-    async def follow_tail(self, chunks: Sequence[TailChunk], life: str, marks: Marks) -> bool:
-        """Show what a store has behind the manifest; see `LogMaintenance.follow_tail`."""
-        self._rest_on(marks)
-        return await self.maintenance.follow_tail(chunks, life)
 
     # -- keys, see key_upkeep.py
 

@@ -9,16 +9,18 @@ What was read is kept for each stream until its log is opened: the chunks in a f
 memory.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
-from segments.codec import CHUNK_HEADER_SIZE, decode_chunk_header
 from segments.disk import OsDisk
 from segments.errors import FormatError, SegmentsError
-from segments.recovery.tail import TailChunk
+from segments.gaps import Gap
+from segments.recovery.tail import Tail, TailChunk
 from segments.store.cluster import WalMark
 from segments.store.fields import Plain
 from segments.store.lookup import BadObjectError
@@ -33,6 +35,8 @@ from segments.store.wal import (
     encode_slot,
     slot_key,
 )
+from segments.stored_part import Marks
+from segments.tracking import MAX_OFFSETS, trim
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.kept_slots import KeptSlots
@@ -41,7 +45,9 @@ from streamd.broker.tier.requests import ask
 from streamd.net import threads
 
 TAIL_FILE = "tail"  # in a stream's folder: what a store has to follow its log
+NOWHERE, _NO_MARKS = WalMark(0, 0), Marks({}, 0)
 _AT_ONCE = 16
+_PART_BYTES = 1 << 20  # that are read together
 
 
 class ReadSlot(NamedTuple):
@@ -126,55 +132,171 @@ def _end(store: ObjectStore, epoch: int, number: int, me: Identity) -> ReadSlot:
 
 
 @dataclass
+class Part:
+    """Chunks that follow each other.
+
+    Attributes:
+        after: offset behind the chunk before.
+        first, next_offset: of the first message, and behind the last one.
+        position, size: in the file, in bytes.
+        num_chunks: how many.
+    """
+
+    after: int
+    first: int
+    next_offset: int
+    position: int
+    size: int
+    num_chunks: int
+
+    @property
+    def gap(self) -> Gap:
+        """Before it, of no offsets in most cases."""
+        return Gap.between(self.after, self.first)
+
+
+@dataclass
 class StoredTail:
-    """What logs have of one stream.
+    """What logs have of a stream: chunks in a file, the rest in memory.
+
+    One task at a time changes it; what blocks says so.
+
+    Args:
+        path: of the file; empty where chunks are not kept. With each `cut` there is another one.
 
     Attributes:
         next_offset: offset behind its last chunk.
         arguments, settings: see Section.
         offsets: of consumers, by reference; None for one that was forgotten.
+        changed_offsets: of them, those that no open log has got.
         is_deleted: the stream was deleted.
-        path: of the file with its chunks; empty where they are not kept.
+        marks: of all chunks up to its end.
+        last_timestamp_ms, last_chunk_id: of the last chunk; None before the first one.
+        last_slot: that had something of it.
     """
 
     key: StreamKey
-    next_offset: int
+    path: str
+    next_offset: int = 0
     arguments: Plain = field(default_factory=dict)
     settings: Plain = field(default_factory=dict)
     offsets: dict[bytes, int | None] = field(default_factory=dict)
+    changed_offsets: dict[bytes, int | None] = field(default_factory=dict)
     is_deleted: bool = False
-    path: str = ""
-    _size: int = 0
-    _afters: dict[int, int] = field(default_factory=dict)  # position of sections' first chunks
+    marks: Marks = _NO_MARKS
+    last_timestamp_ms: int | None = None
+    last_chunk_id: int | None = None
+    last_slot: WalMark = NOWHERE
+    _parts: list[Part] = field(default_factory=list)
+    _generation: int = 0
 
-    def add(self, section: Section, part: memoryview) -> None:
-        """What a slot has of it; blocks."""
+    @property
+    def size(self) -> int:
+        """Of the file, in bytes."""
+        return self._parts[-1].position + self._parts[-1].size if self._parts else 0
+
+    def add(self, slot: WalMark, section: Section, chunks: memoryview) -> None:
+        """What a slot has of it; blocks.
+
+        Raises:
+            FormatError: those are no whole chunks.
+            StorageError: the disk takes nothing.
+        """
+        if chunks and self.path:
+            self._keep(section, chunks)
         self.arguments, self.settings = dict(section.arguments), dict(section.settings)
-        self.offsets.update((bytes.fromhex(name), at) for name, at in section.offsets.items())
         self.is_deleted = self.is_deleted or section.is_deleted
         self.next_offset = max(self.next_offset, section.next_offset)
-        if not (part and self.path):
-            return
-        for _ in chunks_in(part):  # each is whole
-            pass
-        disk = OsDisk()
-        file = disk.open(self.path, writable=True) if self._size else disk.create(self.path)
-        with closing(file):
-            file.write([bytes(part)], self._size)
-        self._afters[self._size] = section.after
-        self._size += len(part)
+        self.last_slot, self.marks = slot, Marks(section.marked, section.next_offset)
+        for known in (self.offsets, self.changed_offsets):
+            for name, offset in section.offsets.items():
+                known.pop(bytes.fromhex(name), None)  # re-inserted last: the order is by use
+                known[bytes.fromhex(name)] = offset
+            trim(known, MAX_OFFSETS)
 
-    def chunks(self) -> Iterator[TailChunk]:
-        """Its chunks; see segments/recovery/tail.py."""
-        if not self._size:
+    def _keep(self, section: Section, chunks: memoryview) -> None:
+        headers = [header for header, _ in chunks_in(chunks)]
+        first, position, disk = headers[0].chunk_id, self.size, OsDisk()
+        file = disk.open(self.path, writable=True) if position else disk.create(self.path)
+        with closing(file):
+            file.write([bytes(chunks)], position)
+        size, end = len(chunks), section.next_offset
+        self._note(Part(section.after, first, end, position, size, len(headers)))
+        self.last_chunk_id = headers[-1].chunk_id
+        self.last_timestamp_ms = headers[-1].timestamp_ms
+
+    def _note(self, part: Part) -> None:
+        last = self._parts[-1] if self._parts else None
+        follows = last is not None and last.next_offset == part.after == part.first
+        if last is None or not follows or last.size >= _PART_BYTES:
+            self._parts.append(part)
             return
-        position, after = 0, 0
-        with closing(OsDisk().open(self.path, writable=False)) as file:
-            while position < self._size:
-                after = self._afters.get(position, after)
-                header = decode_chunk_header(file.read(CHUNK_HEADER_SIZE, position))
-                yield TailChunk(after, header, file.read(header.total_size, position))
-                position += header.total_size
+        last.size += part.size
+        last.num_chunks += part.num_chunks
+        last.next_offset = part.next_offset
+
+    def behind(self, offset: int) -> list[Part]:
+        """What follows a log that ends at an offset, without a hole; nothing where one begins."""
+        found: list[Part] = []
+        for part in self._parts[self._number_of(offset) :]:
+            if part.after > (found[-1].next_offset if found else offset):
+                break
+            found.append(part)
+        return found
+
+    def _number_of(self, offset: int) -> int:
+        return bisect_right(self._parts, offset, key=attrgetter("next_offset"))
+
+    def chunks(self, parts: Iterable[Part] | None = None) -> Tail:
+        """Gives the chunks of some parts, or of all, as they are now; that blocks.
+
+        It raises StorageError where the file is gone, as it was cut twice since.
+        """
+        wanted = self._parts if parts is None else parts
+        return partial(_chunks, self.path, [replace(part) for part in wanted])
+
+    def has_before(self, offset: int) -> bool:
+        """There is something for `cut` to forget."""
+        return self._number_of(offset) > 0
+
+    def cut(self, offset: int) -> str:
+        """Forget what is before an offset, of which there is some; blocks.
+
+        Returns:
+            The file of before, which somebody may still read.
+
+        Raises:
+            StorageError: the disk takes nothing.
+        """
+        left, before = self._parts[self._number_of(offset) :], self.path
+        path = f"{before.rpartition('.')[0]}.{self._generation + 1}"
+        first = left[0].position if left else self.size
+        if left:
+            disk = OsDisk()
+            with (
+                closing(disk.open(before, writable=False)) as old,
+                closing(disk.create(path)) as new,
+            ):
+                for part in left:
+                    new.write([old.read(part.size, part.position)], part.position - first)
+        self._parts = [replace(part, position=part.position - first) for part in left]
+        self._generation, self.path = self._generation + 1, path
+        return before
+
+    @property
+    def is_empty(self) -> bool:
+        """There are no chunks."""
+        return not self._parts
+
+
+def _chunks(path: str, parts: Sequence[Part]) -> Iterator[TailChunk]:
+    if not parts:
+        return  # nor a file
+    with closing(OsDisk().open(path, writable=False)) as file:
+        for part in parts:
+            after = part.after
+            for header, raw in chunks_in(memoryview(file.read(part.size, part.position))):
+                yield TailChunk(after, header, bytes(raw))
                 after = header.next_offset
 
 
@@ -210,13 +332,14 @@ class Tails:
 
     def _take(self, found: ReadSlot) -> None:
         slot, parts, size = found
+        at = WalMark(slot.epoch, slot.slot)
         for section, part in zip(slot.sections, parts, strict=True):
             tail = self.streams.get(section.key)
             if tail is None:
                 path = self.path_of(section.key)
-                tail = StoredTail(section.key, section.after, path=path or "")
+                tail = StoredTail(section.key, path or "")
                 if path:
                     OsDisk().remove(path)  # of an attempt before
                 self.streams[section.key] = tail
-            tail.add(section, part)
+            tail.add(at, section, part)
         self.slots.add(slot, size)

@@ -343,7 +343,7 @@ class Node:
         def chunks() -> Iterator[TailChunk]:
             yield from stored
             if tail is not None:
-                yield from tail.chunks()
+                yield from tail.chunks()()
 
         if key in world.gone:
             if tail is not None and not tail.is_deleted and world.gone[key]:
