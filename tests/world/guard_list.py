@@ -1435,8 +1435,8 @@ _LOGGED = [
         "a log says what was deleted",
         "tier",
         _WAL,
-        "            self._deleted.append(key)\n",
-        "            pass\n",
+        "        self._deleted.append(key)\n",
+        "",
     ),
     Guard(
         "a stream is opened when logs are read",

@@ -22,6 +22,7 @@ each; `Turn.commit` would then return when the commit is made that holds the cha
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import trio
@@ -104,7 +105,7 @@ class CatalogWriter:
         self._is_read_only = is_read_only
         self._told: list[Callable[[], None]] = []
         self._stored: Callable[[], Awaitable[None]] | None = None
-        self._ends_stored: Callable[[], Awaitable[None]] | None = None
+        self._ends_stored: Callable[[set[Subject]], Awaitable[None]] | None = None
         # Perhaps not known to the tier; until somebody has waited for that.
         self._unstored: set[Subject] = set()
         self._ended: set[Subject] = set()
@@ -149,9 +150,9 @@ class CatalogWriter:
         Raises:
             Refused: it does not for long.
         """
-        if self._ends_stored is not None and not self._ended.isdisjoint(found):
-            ended = set(self._ended)
-            await self._wait(self._ends_stored)
+        ended = self._ended.intersection(found)
+        if self._ends_stored is not None and ended:
+            await self._wait(partial(self._ends_stored, ended))
             self._ended -= ended
         if not self._unstored.isdisjoint(found):
             await self._answer()
@@ -173,7 +174,7 @@ class CatalogWriter:
         """From now on, changes are answered when `stored` has returned."""
         self._stored = stored
 
-    def answer_ends_when(self, stored: Callable[[], Awaitable[None]]) -> None:
+    def answer_ends_when(self, stored: Callable[[set[Subject]], Awaitable[None]]) -> None:
         """That streams are gone is answered when `stored` has returned; see `Turn.ended`."""
         self._ends_stored = stored
 

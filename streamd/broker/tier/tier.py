@@ -23,7 +23,7 @@ from segments import Log, SegmentsError
 from segments.disk import OsDisk
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
-from streamd.broker.catalog.writer import CatalogWriter
+from streamd.broker.catalog.writer import CatalogWriter, Subject
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.supervisor import Supervisor
@@ -244,9 +244,13 @@ class Tier:
         """That a stream is gone is answered when the store knows it, however it confirms now."""
         return self._confirms_all or self.confirms.has(virtual_host, name)
 
-    async def _ends_stored(self) -> None:
-        """Return when no machine that begins with the store has a stream that is gone now."""
-        deletions = self.removals.of_streams
+    async def _ends_stored(self, ended: set[Subject]) -> None:
+        """Return when no machine that begins with the store has these streams, which are gone."""
+        deletions = [
+            one
+            for one in self.removals.of_streams
+            if any(key[:2] in ended for key in one.streams)  # others may take for ever
+        ]
         await self.confirms.ends_stored()
         await self.removals.carried_out(deletions)
         await self._catalog_stored()

@@ -565,17 +565,20 @@ class StoreConfirms:
     def deleted(self, virtual_host: str, name: str) -> None:
         """A stream was deleted: say so in the log, if it has something of it."""
         for key in self._known(virtual_host, name):
-            stream = self._streams.pop(key, None)
-            if stream is not None:
-                self._forget(stream)
-                self._queue.pop(stream, None)
-            if self._tails is not None:
-                self._tails.streams.pop(key, None)
-            self._deleted.append(key)
-            self._num_ends += 1
-            self._work.set()
+            self._end_stream(key)
         if self._tails is None:
             self._deleted_early.add((virtual_host, name))
+
+    def _end_stream(self, key: StreamKey) -> None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            self._forget(stream)
+            self._queue.pop(stream, None)
+        if self._tails is not None:
+            self._tails.streams.pop(key, None)
+        self._deleted.append(key)
+        self._num_ends += 1
+        self._work.set()
 
     def _known(self, virtual_host: str, name: str) -> list[StreamKey]:
         """All lives of a stream that logs may have something of."""
@@ -626,8 +629,9 @@ class StoreConfirms:
             else:
                 self._tails = tails
                 self._slots = tails.slots
-                for name in self._deleted_early:
-                    self.deleted(*name)
+                for key in list(tails.streams):  # not one of that name which was made since
+                    if key[:2] in self._deleted_early:
+                        self._end_stream(key)
                 self.watch.goes_on()
         self._changed.unpark_all()
 

@@ -116,6 +116,42 @@ async def test_a_stream_that_ends_before_logs_are_read_stays_so(tmp_path: Path) 
         assert server.host.names() == []
 
 
+async def test_a_stream_that_follows_one_which_ended_before_logs_were_read_is_another(
+    tmp_path: Path,
+) -> None:
+    """What it confirms is not taken for a part of what has ended."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await (await _publisher(server, **STORE)).store(bodies(0))
+    store.fail(key=WAL_FOLDER, times=-1)
+    async with tiered(tmp_path / "old", store) as server:
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        peer = await _publisher(server, **STORE)
+        await peer.publish(bodies(40), 1)
+        await passes(1)
+        store.heal()
+        assert len(await peer.confirmed(20)) == 20
+        await peer.store(bodies(60), 21)
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == bodies(40, 40)
+
+
+async def test_what_cannot_be_removed_of_a_stream_keeps_no_other_end_from_being_answered(
+    tmp_path: Path,
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.create("other", **STORE)
+        await peer.store(bodies(0))
+        await tier_of(server).upload(server.host.name, [Name("s")], 60)
+        store.fail(key="/s~", times=-1)
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        with trio.fail_after(10):
+            assert await (await server.peer()).code(c.Delete, "other") == OK
+
+
 async def test_what_was_truncated_stays_so(tmp_path: Path) -> None:
     """Of a stream of which only the log had something."""
     store = FakeStore()
