@@ -1497,8 +1497,8 @@ _LOGGED = [
         "an end that comes before logs are read is said in them",
         "tier",
         _WAL,
-        "                    self.deleted(*name)\n",
-        "                    pass\n",
+        "                    if key[:2] in self._deleted_early:\n",
+        "                    if key is None:\n",
     ),
     Guard(
         "an end is answered when nothing of it is in the store",
