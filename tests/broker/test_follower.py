@@ -15,7 +15,7 @@ from segments.store import stores
 from segments.store.manifest import Manifest, encode_manifest
 from streamd.auth.administration import Administration
 from streamd.broker.declared.rows import PermissionRow
-from streamd.broker.declared.standing_selectors import StandingSelector
+from streamd.broker.declared.standing_selectors import StandingSelector, parse_standing
 from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS, Follower
 from streamd.broker.read_only import ReadOnlyError
 from streamd.operations.errors import Refused
@@ -367,6 +367,27 @@ async def test_so_do_virtual_hosts_exchanges_and_settings(tmp_path: Path, writer
         await trio.sleep(SOON)
         assert set(broker.virtual_hosts) == {"/"}
         assert not server.host.topology.has("sup")
+
+
+@pytest.mark.parametrize("sql", ["a = 2", ""])
+async def test_consumers_by_a_selector_begin_anew_when_it_is_another_one(
+    tmp_path: Path, writer: Writer, sql: str
+) -> None:
+    await writer.publish("s", b"a")
+    async with writer.changing() as writing:
+        await writing.host.settings.put_selector("s", parse_standing("g", "union", "a = 1"))
+    async with _reading(tmp_path) as server:
+        peer, other = await server.peer(), await server.peer()
+        await peer.subscribe("s", selector_group="g")
+        await other.subscribe("s")
+        assert await peer.bodies(1) == [b"a"]  # of before there was a selector
+        async with writer.changing() as writing:
+            await writing.host.settings.remove_selector("s", "g")
+            if sql:
+                await writing.host.settings.put_selector("s", parse_standing("g", "union", sql))
+        assert (await peer.expect(c.MetadataUpdate)).stream == "s"
+        assert await other.bodies(1) == [b"a"]
+        await other.silence(SOON)
 
 
 # -- refusing

@@ -76,6 +76,8 @@ _DURABLE = [
         _FLUSH,
         "if self._rewrite_journal() or self.has_new_journal or has_new_names:",
         "if self._rewrite_journal() or has_new_names:",
+        by="tests/segments/test_flush.py::"
+        "test_the_name_of_a_journal_is_synced_with_its_first_offset",
     ),
     Guard(
         "what a killed process left is synced by the first flush",
@@ -165,6 +167,8 @@ _DURABLE = [
         _FLUSH,
         "        num_shown = flush.num_held if shows else 0\n",
         "        num_shown = len(self.held) if shows else 0\n",
+        by="tests/segments/test_flush.py::"
+        "test_what_comes_while_a_flush_runs_is_shown_by_the_next_one",
     ),
     Guard(
         "with `interval` a stream is flushed every second",
@@ -196,6 +200,8 @@ _DURABLE = [
         _FLUSH,
         "            self._has_new_names = self._has_new_names or flush.has_new_names\n",
         "",
+        by="tests/segments/test_flush.py::"
+        "test_names_that_a_flush_had_no_descriptor_for_are_synced_by_the_next_one",
     ),
     Guard(
         "what a failed append left is cut off",
@@ -236,6 +242,8 @@ _OPENED = [
         "            self._disk.sync_folder(self.folder)\n            self.awaits_mark",
         "            self.awaits_mark",
         "ST3",
+        by="tests/segments/test_gaps.py::"
+        "TestPowerFailure::test_the_mark_is_on_the_device_before_the_first_message_is_shown",
     ),
     Guard(
         "the note stays until the log goes on behind the gap",
@@ -368,8 +376,6 @@ _OPENED = [
         _JOURNAL,
         "        if is_safe:\n            self._safe",
         "        if is_safe or self.exists:\n            self._safe",
-        by="tests/segments/derived/test_derived_files.py::"
-        "test_whatever_the_device_gives_back_at_the_start",
     ),
     Guard(
         "chunks behind the snapshot say what its publishers have sent since",
@@ -391,6 +397,8 @@ _OPENED = [
         _JOURNAL,
         "        if self._rewrite is not None or not self.tracking.has_pending:",
         "        if not self.tracking.has_pending:",
+        by="tests/segments/test_log.py::"
+        "TestJournalOnAFailingDisk::test_what_is_stored_while_the_journal_is_rewritten",
     ),
     Guard(
         "offsets that waited for the journal are not taken for written",
@@ -419,6 +427,7 @@ _TRUNCATED = [
         _TRUNCATION,
         "            self._next = end\n            copy.sync()\n",
         "            self._next = end\n",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "a truncation says that the log begins with its copy",
@@ -426,6 +435,7 @@ _TRUNCATED = [
         _TRUNCATION,
         "            disk.create(self.segment.path(BEGIN_SUFFIX)).close()\n",
         "            pass\n",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "that is on the device before the copy gets its name",
@@ -433,6 +443,7 @@ _TRUNCATED = [
         _TRUNCATION,
         "        disk.sync_folder(self.segment.folder)\n\n    def _copy_data",
         "\n    def _copy_data",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "the name of the copy is on the device before a truncation is answered",
@@ -440,6 +451,7 @@ _TRUNCATED = [
         _TRUNCATION,
         "        self.segment.disk.sync_folder(self.segment.folder)\n\n    def discard",
         "\n    def discard",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "an opening goes by where a truncation lets the log begin",
@@ -447,6 +459,7 @@ _TRUNCATED = [
         _RECOVERY,
         "    begins_at = beginning(suffixes)\n",
         "    begins_at = 0\n",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "an opening goes by the first offset of the checkpoint",
@@ -454,6 +467,7 @@ _TRUNCATED = [
         _RECOVERY,
         "        bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)\n",
         "",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "segments go when a checkpoint says that they are gone",
@@ -462,6 +476,7 @@ _TRUNCATED = [
         "            write_checkpoint(self.disk, self.folder, self.checkpoint)\n"
         "        except StorageError as error:",
         "            pass\n        except StorageError as error:",
+        by="tests/segments/test_truncation.py::test_a_crash_at_any_moment",
     ),
     Guard(
         "without room for a checkpoint a name says that segments are gone",
@@ -469,6 +484,8 @@ _TRUNCATED = [
         "segments/retention.py",
         "            self._mark_beginning()\n",
         "",
+        by="tests/segments/test_retention.py::"
+        "test_what_goes_from_a_full_disk_is_never_told_as_lost",
     ),
     Guard(
         "that name is on the device before segments go",
@@ -476,6 +493,8 @@ _TRUNCATED = [
         "segments/retention.py",
         "        self.disk.sync_folder(self.folder)\n",
         "",
+        by="tests/segments/test_retention.py::"
+        "test_what_goes_from_a_full_disk_is_never_told_as_lost",
     ),
     Guard(
         "segments stay while the tracking may have to be read from them",
@@ -483,6 +502,7 @@ _TRUNCATED = [
         _MAINTENANCE,
         "        if not is_covered(offset):  #",
         "        if offset < 0:  #",
+        by="tests/broker/streams/test_truncate.py::test_no_room_for_what_is_known_of_publishers",
     ),
     Guard(
         "a truncation flushes before it cuts",
@@ -491,6 +511,7 @@ _TRUNCATED = [
         "        await self.flush(with_checkpoint=True, seals=offset > "
         "log.segments.shown[-1].base_offset)\n",
         "        self._seal()\n",
+        by="tests/broker/streams/test_truncate.py::test_publishers_are_still_known",
     ),
     Guard(
         "a truncation waits for who works on what goes",
@@ -602,6 +623,8 @@ _PUBLISHED = [
         _SUBSCRIPTIONS,
         "                found = stream.stored_offset(command.reference)\n",
         "                found = stream.log.journal.tracking.offset(command.reference.encode())\n",
+        by="tests/broker/streams/test_faults.py::"
+        "test_what_is_told_of_a_stored_offset_is_on_a_full_disk",
     ),
 ]
 
@@ -665,6 +688,7 @@ _READ = [
         "        if filters is None or segment.damage or self.next_offset < matcher.since:\n"
         "            if filters is None:",
         "        if filters is None or segment.damage:\n            if filters is None:",
+        by="tests/segments/test_filter_index.py::test_chunks_from_before_are_never_skipped",
     ),
     Guard(
         "a segment is skipped if nothing in it may match",
@@ -696,7 +720,7 @@ _READ = [
         "        for suffix in DERIVED_SUFFIXES\n        if suffix in suffixes[last",
         "        for suffix in DERIVED_SUFFIXES[:0]\n        if suffix in suffixes[last",
         by="tests/segments/derived/test_derived_files.py::"
-        "test_whatever_the_device_gives_back_at_the_start",
+        "TestFilterFilesOfOtherContent::test_what_a_power_failure_cut_and_others_replaced",
     ),
     Guard(
         "chunks whose values are not known are looked at",
@@ -790,6 +814,7 @@ _SEARCHED = [
         _SEARCH,
         "        if self._log.keeps(segment):\n            self.looked_at.messages_lost += segment",
         "        if True:\n            self.looked_at.messages_lost += segment",
+        by="tests/segments/search/test_cold.py::test_what_is_left_of_a_truncated_segment_is_found",
     ),
 ]
 
@@ -802,6 +827,7 @@ _DERIVED = [
         "segments/chunk_search.py",
         "return find(_Records(segment, index, file if segment.cold is None else None))",
         "return find(_Records(segment, index, None))",
+        by="tests/segments/search/test_faults.py::test_a_wrong_index_file_hides_nothing",
     ),
     Guard(
         "an index is not trusted where it does not end with its segment",
@@ -809,6 +835,8 @@ _DERIVED = [
         _SCAN,
         "        if found_end != end or not is_end:\n            return False\n",
         "",
+        by="tests/segments/recovery/test_recovery.py::"
+        "test_every_size_of_the_index_gives_everything_back",
     ),
     Guard(
         "a filter file is believed if its checksum is right",
@@ -824,6 +852,8 @@ _DERIVED = [
         "    if len(block) != KEY_BLOCK_SIZE or _CRC.pack(crc32(content, seed)) != "
         "block[_CONTENT:]:\n",
         "    if len(block) != KEY_BLOCK_SIZE:\n",
+        by="tests/segments/derived/test_key_files.py::"
+        "TestOfSealedSegments::test_what_is_wrong_is_told",
     ),
     Guard(
         "a chunk that is searched reaches to the next that the index has",
@@ -832,6 +862,8 @@ _DERIVED = [
         "            if is_there and (table.is_sparse or self._reaches_to_the_next(header, "
         "ordinal)):\n",
         "            if is_there:\n",
+        by="tests/segments/search/test_faults.py::"
+        "test_a_wrong_index_file_beside_a_key_index_hides_nothing",
     ),
     Guard(
         "the chunk with which a search begins is the one that the index has",
@@ -840,6 +872,8 @@ _DERIVED = [
         "            if not table.is_certain:\n"
         "                _confirm(segment, table, first, low)\n",
         "",
+        by="tests/segments/search/test_faults.py::"
+        "test_a_wrong_index_file_beside_a_key_index_hides_nothing_from_an_offset_on",
     ),
     Guard(
         "a key file that cannot be read is asked no more",
@@ -847,6 +881,8 @@ _DERIVED = [
         "segments/keys/index.py",
         "                self.fault = str(error)\n            return None\n",
         "                self.fault = str(error)\n            return Held({}, {})\n",
+        by="tests/segments/derived/test_key_files.py::"
+        "TestOfSealedSegments::test_a_shortage_of_descriptors_is_no_fault_of_the_file",
     ),
 ]
 
@@ -926,6 +962,7 @@ _CLIENTS = [
         _CONSUMER,
         "        self._first_offset = start.value if is_known else 0\n",
         "        self._first_offset = 0\n",
+        by="tests/clients/test_position.py::TestSingleActiveConsumers::test_go_on_where_they_were",
     ),
     Guard(
         "credit that became due while some was sent is sent, too",
@@ -936,6 +973,8 @@ _CLIENTS = [
         "        self._is_granting = False\n"
         "        if is_lost and connection is self._connection:\n"
         "            self._grant()",
+        by="tests/clients/test_limits_of_use.py::"
+        "test_credit_that_becomes_due_while_other_credit_is_sent",
     ),
     Guard(
         "an offset whose storing was lost with the connection is stored again",
@@ -944,6 +983,7 @@ _CLIENTS = [
         "        await self._store_again(connection)\n",
         "",
         "ST3",
+        by="tests/clients/test_position.py::TestStoredOffsets::test_are_stored_again_once",
     ),
     Guard(
         "an offset is not stored again behind one that is further",
@@ -951,6 +991,8 @@ _CLIENTS = [
         _CONSUMER,
         "            if offset is None or (answer.code == OK and answer.offset >= offset):\n",
         "            if offset is None:\n",
+        by="tests/clients/test_position.py::"
+        "TestSingleActiveConsumers::test_go_on_behind_what_another_has_stored",
     ),
     Guard(
         "all are opened again before a new connection is used",
@@ -973,6 +1015,7 @@ _CLIENTS = [
         "            except ConnectionLost:\n                if connection.lost is None:\n"
         "                    raise\n\n    @asynccontextmanager",
         "            except ConnectionLost:\n                raise\n\n    @asynccontextmanager",
+        by="tests/clients/test_numbers.py::test_questions_are_asked_again",
     ),
 ]
 
@@ -1106,6 +1149,8 @@ _STORED = [
         "                for end in list(self._users.get(group, ())):\n                    end()\n",
         "                pass\n",
         "T1",
+        by="tests/broker/test_follower.py::"
+        "test_consumers_by_a_selector_begin_anew_when_it_is_another_one",
     ),
     Guard(
         "readers of a stored segment that is truncated go on in its rest",
@@ -1218,6 +1263,7 @@ _MANAGED = [
         "stream is gone\n            return\n",
         "",
         "V7",
+        by="tests/auth/test_taken_away.py::test_the_rest_of_a_frame_is_not_stored",
     ),
     Guard(
         "a publisher that has gone while there was no room stores nothing",
@@ -1286,6 +1332,8 @@ _MANAGED = [
         "            _require_life(log, properties.get(words.LIFE))\n",
         "",
         "K4",
+        by="tests/clients/test_position.py::"
+        "TestAnotherStream::test_is_noticed_if_it_was_made_just_now",
     ),
     Guard(
         "a consumer of a stream that was made again begins anew",
@@ -1294,6 +1342,8 @@ _MANAGED = [
         "        if self.life is not None and life != self.life:\n",
         "        if self.life is not None and life is None:\n",
         "K4",
+        by="tests/clients/test_position.py::"
+        "TestAnotherStream::test_is_read_from_its_first_message_on",
     ),
     Guard(
         "a lone single active consumer goes on where it was",

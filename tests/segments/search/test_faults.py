@@ -144,6 +144,28 @@ def test_a_wrong_index_file_beside_a_key_index_hides_nothing(record: int, byte: 
             assert [m.offset for m in found] == [1, 10, 12, 14][:: -1 if newest else 1]
 
 
+def test_a_wrong_index_file_beside_a_key_index_hides_nothing_from_an_offset_on() -> None:
+    disk = FaultyDisk()
+    log = Log.open("s", LogPolicy(max_segment_chunks=4, key_properties=("order_id",)), disk)
+    for at in range(0, 15, 3):
+        append(log, [order(7 if n == 5 else 0) for n in range(at, at + 3)], now_ms=START_MS)
+    index_keys(log)
+    segment = log.segments.shown[0]
+    path = segment.path(INDEX_SUFFIX)
+    right = bytes(disk.files[path].content)
+    asked = SearchRequest(keys=("7",), properties=("order_id",))
+    for record, wrong in product(range(4), range(12)):
+        at = FILE_HEADER_SIZE + record * INDEX_RECORD_SIZE
+        for offset, newest in product(range(12), (False, True)):
+            content = disk.files[path].content  # a search that notices makes it anew
+            content[:] = right
+            content[at : at + 8] = wrong.to_bytes(8)
+            segment.drop_filters()
+            is_wanted = offset >= 5 if newest else offset <= 5
+            found = offsets(log, replace(asked, offset=offset, newest=newest))
+            assert found == [5] * is_wanted
+
+
 @pytest.mark.parametrize("base", [0, 12])
 def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
     disk, log = orders(22)
