@@ -1364,6 +1364,7 @@ _LOGGED = [
         _WAL_READING,
         "        store.create(slot_key(epoch, number), encode_slot(fence))\n",
         "        pass\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "what is behind a fence counts for nobody",
@@ -1374,6 +1375,7 @@ _LOGGED = [
         "                    return\n"
         "                continue\n"
         "            yield one\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[twice]",
     ),
     Guard(
         "slots are confirmed in their order",
@@ -1383,6 +1385,7 @@ _LOGGED = [
         "            sent = self._sent.popleft()\n",
         "        for sent in [one for one in self._sent if one.is_stored and not self._is_over]:\n"
         "            self._sent.remove(sent)\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "a slot that was not answered is looked for",
@@ -1393,6 +1396,7 @@ _LOGGED = [
         "                sent.is_stored = True\n"
         "                self._settle(0)\n"
         "                if sent is self._sent[0]",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "another object in a slot's place ends confirming",
@@ -1400,6 +1404,7 @@ _LOGGED = [
         _WAL,
         "            if found != content:\n",
         "            if len(found) < 0:\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "a log is named before its first slot",
@@ -1407,6 +1412,7 @@ _LOGGED = [
         _WAL,
         "        while not self._has_begun:\n",
         "        while self._is_over:\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "manifests cover what goes from a log",
@@ -1414,6 +1420,7 @@ _LOGGED = [
         _WAL,
         "                    requests.append(waiting.enter_context(found.requested()))\n",
         "                    pass\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[trim]",
     ),
     Guard(
         "no log begins at a slot that goes",
@@ -1422,6 +1429,7 @@ _LOGGED = [
         "        await self._ownership.mark_wals("
         "partial(slots.marks_without, count, present=mine))\n",
         "",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[trim]",
     ),
     Guard(
         "readers see what is stored",
@@ -1430,6 +1438,7 @@ _LOGGED = [
         "    def is_caught_up(self) -> bool:\n"
         '        """All that readers see of it is stored."""\n',
         "    def is_caught_up(self) -> bool:\n        return True\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[killed]",
     ),
     Guard(
         "what is written waits for the store",
@@ -1437,6 +1446,7 @@ _LOGGED = [
         _LOG,
         "        if self.commits_on_flush or self.awaits_store:\n            for chunk",
         "        if self.commits_on_flush:\n            for chunk",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "a batch waits for those before it",
@@ -1444,6 +1454,7 @@ _LOGGED = [
         _WRITER,
         "            if batch.end > end:\n",
         "            if batch.end < 0:\n",
+        by="tests/broker/tier/test_wal_answers.py::test_a_turn_that_needs_several_slots_is_confirmed_with_the_last",
     ),
     Guard(
         "what a log has goes behind what the disk has",
@@ -1451,6 +1462,7 @@ _LOGGED = [
         _LOG,
         "            if tail is not None and append_tail(disk, folder, plan, tail):\n",
         "            if tail is None and append_tail(disk, folder, plan, tuple):\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[lost]",
     ),
     Guard(
         "an empty segment makes way for what a log has",
@@ -1458,6 +1470,7 @@ _LOGGED = [
         "segments/recovery/tail.py",
         " and not (plan.is_ended or plan.empty)\n",
         " and not plan.is_ended\n",
+        by="tests/segments/recovery/test_tail.py::test_it_goes_behind_an_empty_segment",
     ),
     Guard(
         "what a log is missing is no hole that is passed over",
@@ -1465,6 +1478,7 @@ _LOGGED = [
         "segments/recovery/tail.py",
         "            if chunk.after > tail.end:\n",
         "            if chunk.after < 0:\n",
+        by="tests/broker/tier/test_wal.py::test_files_of_another_time_are_not_gone_on_from",
     ),
     Guard(
         "offsets are in the store before they are answered",
@@ -1472,6 +1486,7 @@ _LOGGED = [
         _WRITER,
         "            self.changed_offsets[reference] = offset\n",
         "            pass\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[offsets]",
     ),
     Guard(
         "offsets of a log are written before it is forgotten",
@@ -1480,6 +1495,7 @@ _LOGGED = [
         "    log.journal.write_pending(log.committed_offset)"
         "  # only what is written is answered, and kept\n",
         "",
+        by="tests/broker/tier/test_wal.py::test_an_opening_that_fails_loses_no_offset",
     ),
     Guard(
         "a log says what was deleted",
@@ -1487,6 +1503,7 @@ _LOGGED = [
         _WAL,
         "        self._deleted.append(key)\n",
         "",
+        by="tests/broker/tier/test_wal_ends.py::test_a_machine_that_is_lost_brings_no_stream_back_whose_end_was_answered",
     ),
     Guard(
         "a stream is opened when logs are read",
@@ -1495,6 +1512,7 @@ _LOGGED = [
         "        await self.confirms.read()\n        return self.confirms.tail(",
         "        if self.confirms._tails is None:\n            return None\n"
         "        return self.confirms.tail(",
+        by="tests/broker/tier/test_wal.py::test_a_log_that_was_looked_for_elsewhere_has_not_ended",
     ),
     Guard(
         "a folder that is opened without a store's log says so",
@@ -1502,6 +1520,7 @@ _LOGGED = [
         _WAL,
         "            await threads.in_thread(self._mark, log)\n",
         "            self._is_marked = True\n",
+        by="tests/broker/tier/test_wal_answers.py::test_what_the_disk_refuses_for_a_while_is_tried_again",
     ),
     Guard(
         "each start has an epoch of its own",
@@ -1509,6 +1528,7 @@ _LOGGED = [
         "streamd/broker/tier/identity.py",
         "epoch=known.epoch + 1,",
         "epoch=max(known.epoch, 1),",
+        by="tests/broker/tier/test_claims.py::TestEpochs::test_each_start_has_a_higher_one",
     ),
     Guard(
         "fences stay",
@@ -1516,6 +1536,7 @@ _LOGGED = [
         "streamd/broker/tier/slots.py",
         "        if not (one.size <= _MOST_FENCE and _may_be_fence(store, one.key)):\n",
         "        if one.size >= 0:\n",
+        by="tests/broker/tier/test_slots.py::test_what_counts_or_cannot_be_read_stays",
     ),
     Guard(
         "a log begins behind what goes before that goes",
@@ -1528,6 +1549,7 @@ _LOGGED = [
         "        await ask(self._ownership.store.delete, keys)\n"
         "        await self._ownership.mark_wals("
         "partial(slots.marks_without, count, present=mine))\n",
+        by="tests/broker/tier/test_wal_model.py::test_promises_hold[trim]",
     ),
     Guard(
         "opening waits for what is on its way",
@@ -1535,6 +1557,7 @@ _LOGGED = [
         _WAL,
         " and not self._num_under_way\n",
         "\n",
+        by="tests/broker/tier/test_wal_answers.py::test_each_opening_waits_for_what_only_the_disk_has",
     ),
     Guard(
         "an end is answered when the log says it",
@@ -1542,6 +1565,7 @@ _LOGGED = [
         _WAL,
         "            self._num_ends_stored = sent.num_ends\n",
         "            self._num_ends_stored = self._num_ends\n",
+        by="tests/broker/tier/test_wal_ends.py::test_an_end_is_not_answered_by_a_slot_from_before",
     ),
     Guard(
         "an end that comes before logs are read is said in them",
@@ -1549,6 +1573,7 @@ _LOGGED = [
         _WAL,
         "                    if key[:2] in self._deleted_early:\n",
         "                    if key is None:\n",
+        by="tests/broker/tier/test_wal_ends.py::test_a_stream_that_ends_before_logs_are_read_stays_so",
     ),
     Guard(
         "an end is answered when nothing of it is in the store",
@@ -1557,6 +1582,7 @@ _LOGGED = [
         "        await self.removals.carried_out(deletions)\n"
         "        await self._catalog_stored()\n",
         "        await self._catalog_stored()\n",
+        by="tests/broker/tier/test_wal_ends.py::test_an_end_that_the_store_does_not_know_is_not_answered",
     ),
     Guard(
         "a truncation is answered when the manifest has it",
@@ -1564,6 +1590,7 @@ _LOGGED = [
         "streamd/broker/streams/open_log.py",
         "            await self._tier.truncated(self)\n",
         "",
+        by="tests/broker/tier/test_wal_ends.py::test_what_was_truncated_stays_so",
     ),
     Guard(
         "what leaves the store's log needs it no more",
@@ -1571,6 +1598,7 @@ _LOGGED = [
         _MAINTENANCE,
         "            await threads.in_thread(remove_mark, disk, log.folder, mark)\n",
         "            await threads.in_thread(len, mark)\n",
+        by="tests/broker/tier/test_wal_ends.py::test_offsets_that_were_forgotten_here_do_not_come_back",
     ),
     Guard(
         "nothing goes to the store while a stream leaves its log",
@@ -1578,6 +1606,7 @@ _LOGGED = [
         _WAL,
         "        if writer is not None and writer.is_paused:",
         "        if writer is not None and writer.is_settled is None:",
+        by="tests/broker/tier/test_wal_ends.py::test_nothing_goes_to_the_store_while_a_stream_leaves_its_log",
     ),
     Guard(
         "a flush shows nothing that a store is to have by now",
@@ -1585,6 +1614,7 @@ _LOGGED = [
         _FLUSH,
         "        num_shown = flush.num_held if shows else 0\n",
         "        num_shown = flush.num_held\n",
+        by="tests/broker/tier/test_wal_ends.py::test_a_flush_that_runs_shows_nothing_that_a_store_is_to_have",
     ),
     Guard(
         "sequences and offsets are answered in time",
@@ -1592,6 +1622,7 @@ _LOGGED = [
         _STREAM,
         "        with trio.move_on_after(seconds):\n            return await self.settled()\n",
         "        if seconds >= 0:\n            return await self.settled()\n",
+        by="tests/broker/tier/test_wal_ends.py::test_nobody_waits_for_ever_for_a_store_that_is_away",
     ),
 ]
 

@@ -392,6 +392,8 @@ class _Restore:
             creation = "" if manifest is None else manifest.stream.creation
             if key.creation > creation:
                 found[name] = self._begin_in_log(tail)
+            elif manifest is not None and key.creation == creation:
+                found[name] = _with_settings(manifest, tail)
             if key.creation >= creation:
                 folder, disk = stream_folder(self._data, *key[:2]), OsDisk()
                 put_mark(disk, folder, WAL, key.creation)
@@ -432,6 +434,13 @@ class _Restore:
         disk.make_folder(folder)
         put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
         disk.sync_folder(folder)
+
+
+def _with_settings(manifest: Manifest, tail: StoredTail) -> Stored:
+    """A stream with the settings of its latest messages."""
+    if tail.next_offset > manifest.next_offset:
+        manifest = replace(manifest, settings=tail.settings)
+    return Stored(row_of(manifest), manifest)
 
 
 def put_catalog(

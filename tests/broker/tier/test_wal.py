@@ -398,6 +398,24 @@ async def test_a_stream_that_the_catalog_does_not_know_is_as_it_was_declared(
         assert server.host.find("s").log.next_offset == 1 + 2 * RESTORE_GAP
 
 
+async def test_settings_are_those_of_the_latest_messages(tmp_path: Path) -> None:
+    """The catalog does not know the stream, and the manifest is from before they were changed."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await passes(5)
+        store.fail(key="/catalog/", times=-1)
+        peer = await _publisher(server, max_age="7D")
+        await peer.store([b"1"])
+        await tier_of(server).confirms.shorten()
+        await server.host.settings.set_arguments("s", [("max-age", "9D")])
+        await peer.store([b"2"], 2)
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        row = server.host.row("s")
+        assert row.arguments["max-age"].seconds == 7 * 86_400
+        assert row.effective["max-age"].seconds == 9 * 86_400
+
+
 async def test_offsets_are_as_they_were_answered(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:

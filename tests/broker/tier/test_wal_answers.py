@@ -243,3 +243,17 @@ async def test_what_was_not_answered_is_not_when_it_is_declared_again(tmp_path: 
             assert await peer.code(c.Create, "s", ()) == ResponseCode.STREAM_EXISTS
     async with tiered(tmp_path / "new", lost, restore=True) as new:
         assert new.host.names() == ["old", "s"]
+
+
+async def test_a_turn_that_needs_several_slots_is_confirmed_with_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "SLOT_BYTES", 1_000)
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, stream_confirm="store", stream_chunk_max_records="1")
+        store.fail(key=_slot(1), times=-1)
+        await peer.publish([b"x" * 600] * 4)
+        await peer.silence(5)
+        store.heal()
+        assert len(await peer.confirmed(4)) == 4

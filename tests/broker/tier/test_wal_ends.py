@@ -30,6 +30,10 @@ def _copy(store: FakeStore) -> FakeStore:
     return FakeStore(dict(store.objects), now_ms=store.now_ms)
 
 
+def _slot(number: int) -> str:
+    return f"{WAL_FOLDER}/1/{number:020d}"
+
+
 async def _publisher(server: Harness, **arguments: str) -> Peer:
     peer = await server.peer()
     await peer.create("s", **arguments)
@@ -108,9 +112,10 @@ async def test_a_stream_that_ends_before_logs_are_read_stays_so(tmp_path: Path) 
         await (await _publisher(server, **STORE)).store(bodies(0))
     store.fail(key=WAL_FOLDER, times=-1)
     async with tiered(tmp_path / "old", store) as server:
-        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        peer = await server.peer()
+        assert await peer.code(c.Delete, "s") == AWAY
         store.heal()
-        await passes(60)
+        assert await peer.code(c.Delete, "s") == ResponseCode.STREAM_DOES_NOT_EXIST
         lost = _copy(store)
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         assert server.host.names() == []
@@ -302,3 +307,45 @@ async def test_an_exchange_is_told_of_when_the_store_has_it(tmp_path: Path) -> N
         store.heal()
         await passes(60)
         assert not await host.exchanges.declare(row)
+
+
+async def test_an_end_is_not_answered_by_a_slot_from_before(tmp_path: Path) -> None:
+    """One that was on its way when the stream ended, and has come to the store since."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store([b"1"])
+        for number in (1, 2):
+            store.fail(key=_slot(number), times=-1)
+        await peer.publish([b"2"], 2)
+        await passes(1)
+        async with trio.open_nursery() as nursery:
+
+            async def delete() -> None:
+                assert await (await server.peer()).code(c.Delete, "s") == AWAY
+
+            nursery.start_soon(delete)
+            await passes(1)
+            store.heal()
+            store.fail(key=_slot(2), times=-1)
+            await passes(2)
+            assert _slot(1) in store.objects
+
+
+async def test_nothing_goes_to_the_store_while_a_stream_leaves_its_log(tmp_path: Path) -> None:
+    """It would be answered, and be on no disk when the log is not needed any more."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store([b"1"])
+        stream = server.host.find("s")
+        async with stream.opened():
+            opened = stream.life.held
+            opened.writer.pause()
+            stream.store_offset("a", 0)
+            await passes(0.5)  # shorter than until the next flush, which would resume it
+            assert _slot(1) not in store.objects
+            opened.writer.resume()
+            opened.work.set()
+            await passes(2)
+            assert _slot(1) in store.objects

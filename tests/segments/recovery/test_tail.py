@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from segments import FIRST, ChunkBuilder, Log, Reader
+from segments.checkpoint import CHECKPOINT_NAME
 from segments.disk import OsDisk
 from segments.marks import AHEAD, put_mark
 from segments.recovery.tail import TailChunk
@@ -28,10 +29,13 @@ def _chunks(log: Log) -> Iterator[TailChunk]:
         file.close()
 
 
-@pytest.mark.parametrize("has_gone", [False, True])
-def test_it_goes_behind_an_empty_segment_that_a_checkpoint_names(
-    tmp_path: Path, *, has_gone: bool
+@pytest.mark.parametrize(
+    ("has_gone", "has_checkpoint"), [(False, True), (True, True), (False, False)]
+)
+def test_it_goes_behind_an_empty_segment(
+    tmp_path: Path, *, has_gone: bool, has_checkpoint: bool
 ) -> None:
+    """Which a checkpoint names, or nothing does."""
     whole, folder = Log.open(str(tmp_path / "whole")), str(tmp_path / "log")
     _append(whole, 5)
     tail = list(_chunks(whole))
@@ -43,6 +47,8 @@ def test_it_goes_behind_an_empty_segment_that_a_checkpoint_names(
     if has_gone:  # an opening before this one was cut off
         for suffix in (".segment", ".index"):
             Path(folder, f"{3:020d}{suffix}").unlink()
+    if not has_checkpoint:
+        Path(folder, CHECKPOINT_NAME).unlink()
     put_mark(OsDisk(), folder, AHEAD, "another boot")
     log = Log.open(folder, tail=lambda: tail)
     assert not log.report.losses
