@@ -16,7 +16,8 @@ has sent and confirmed, and what clients were told.
 
 In each state these are looked at:
 
-* What a reader was shown at an offset, is what every later reader is shown there.
+* What a reader was shown at an offset, is what every later reader is shown there; a server that
+  only reads shows what is in manifests and logs, confirmed or not.
 * What was confirmed, or said to be there by a sequence, a start finds: in manifests and logs as the
   store has them now, and on its own log when it serves.
 * No message of the publisher, which has a name, is there twice, or before an earlier one.
@@ -742,9 +743,12 @@ class World:
                 if node.running.cancel_called:
                     continue
                 for offset, number in _numbers(list(_chunks_of(one.stream.log))):
-                    before = self.shown[name].setdefault(offset, number)
-                    if before != number:
-                        raise Loss(f"{number} at offset {offset}, where others saw {before}")
+                    self._show(name, offset, number)
+
+    def _show(self, name: str, offset: int, number: int) -> None:
+        before = self.shown[name].setdefault(offset, number)
+        if before != number:
+            raise Loss(f"{number} at offset {offset}, where others saw {before}")
 
     def look(self) -> None:
         """What a start would find has all that anybody was told or shown."""
@@ -766,6 +770,8 @@ class World:
                 end = header.next_offset
             order = [found[offset] for offset in sorted(found)]
             self._check(name, found, order, "a start would find")
+            for offset, number in found.items():  # a server that only reads shows it now
+                self._show(name, offset, number)
 
     def _logged(self, key: StreamKey) -> list[TailChunk]:
         """What logs have of a stream, read as their rules say."""
