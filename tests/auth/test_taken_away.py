@@ -26,7 +26,7 @@ from streamd.operations.names import as_sent
 from streamd.operations.rights import Right
 from streamd.operations.routing import Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
-from streamd.wire.stream import commands as c
+from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth import needs as n
 from tests.auth.test_rights import NAMES, allow, enough, path_of, world
 from tests.console import test_rights as console
@@ -423,6 +423,25 @@ async def test_the_rest_of_a_frame_is_not_stored(tmp_path: Path, change: str) ->
                 assert stream.life.num_published == taken
             seen.add(taken)
     assert len(seen) > 2, "in the middle of it, too"
+
+
+@pytest.mark.parametrize("change", OF_A_PERMISSION)
+async def test_no_publisher_begins_when_its_stream_was_opened_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    async with world(tmp_path) as server:
+        await server.host.create("f", [])
+        await allow(server, [(Right.WRITE, "f")])
+        peer = await server.peer(user="ada")
+        stream = server.host.find(as_sent("f"))
+        ready = stream.ready
+
+        async def late() -> None:
+            await ready()
+            await CHANGES[change](server)
+
+        monkeypatch.setattr(stream, "ready", late)
+        assert await peer.code(c.DeclarePublisher, 1, "", "f") == ResponseCode.ACCESS_REFUSED
 
 
 # -- the rest of a message to many streams, and of chunks to a consumer

@@ -539,6 +539,31 @@ class TestJournalOnAFailingDisk:
         log.close()
         assert offset_after_reopening(disk) == 1
 
+    def test_a_torn_record_is_told_of_once(self) -> None:
+        disk = FaultyDisk()
+        log = Log.open("s", disk=disk)
+        append(log, [b"x"])
+        log.journal.tracking.store_offset(b"c" * 200, 0)
+        log.close()
+        del disk.files["s/tracking"].content[-1:]
+        log = Log.open("s", disk=disk)
+        assert "not a whole record" in str(log.report)
+        log.journal.tracking.store_offset(b"c", 0)
+        log.journal.write_pending(log.committed_offset)
+        log.abandon()
+        assert "not a whole record" not in str(Log.open("s", disk=disk).report)
+
+    def test_a_flush_of_sealed_segments_covers_nothing_of_what_is_behind_them(self) -> None:
+        log = Log.open("s", LogPolicy(max_segment_chunks=2), FaultyDisk())
+        for number in range(3):
+            append(log, [b"x"], sequences={b"p": number})
+        flush = log.begin_flush(only_sealed=True, with_checkpoint=True)
+        flush.run()
+        log.end_flush(flush)
+        assert not log.journal.is_covered(3)
+        log.flush(with_checkpoint=True)
+        assert log.journal.is_covered(3)
+
     def test_a_snapshot_of_lost_chunks_goes_before_others_take_their_offsets(self) -> None:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)

@@ -376,6 +376,8 @@ _OPENED = [
         _JOURNAL,
         "        if is_safe:\n            self._safe",
         "        if is_safe or self.exists:\n            self._safe",
+        by="tests/segments/test_log.py::"
+        "TestJournalOnAFailingDisk::test_a_flush_of_sealed_segments_covers_nothing_of_what_is_behind_them",
     ),
     Guard(
         "chunks behind the snapshot say what its publishers have sent since",
@@ -390,6 +392,8 @@ _OPENED = [
         _JOURNAL,
         "            file.truncate(self._size)\n",
         "",
+        by="tests/segments/test_log.py::"
+        "TestJournalOnAFailingDisk::test_a_torn_record_is_told_of_once",
     ),
     Guard(
         "offsets wait while the journal is written anew",
@@ -407,6 +411,8 @@ _OPENED = [
         "                if not (has_offsets and tracking.has_pending):  # or the journal is "
         "rewritten\n                    self._num_written = asked\n",
         "                self._num_written = asked\n",
+        by="tests/broker/streams/test_truncate.py::"
+        "TestStoredOffsets::test_one_that_is_set_while_the_journal_is_rewritten_is_in_it",
     ),
     Guard(
         "offsets are written with the writer's next turn",
@@ -519,6 +525,8 @@ _TRUNCATED = [
         _MAINTENANCE,
         "                if not self.held.has_before(start.offset):\n                    try:",
         "                if True:\n                    try:",
+        by="tests/broker/streams/test_truncate.py::"
+        "test_it_waits_for_work_that_began_while_it_waited_for_its_turn",
     ),
     Guard(
         "a reader of what is truncated goes on where the log begins",
@@ -756,6 +764,7 @@ _READ = [
         _AMQP,
         "            self._first_offset = self._read[0][0]\n",
         "",
+        by="tests/connections/amqp091/test_cold.py::test_large_messages_to_one_that_takes_few",
     ),
     Guard(
         "an AMQP consumer is checked when its reading is over",
@@ -793,6 +802,8 @@ _SEARCHED = [
         "    if (head.size, head.base_offset, head.end_chunk, head.content_crc) != shape or "
         "head.first_chunk:\n",
         "    if head.base_offset != shape.base_offset:\n",
+        by="tests/segments/derived/test_key_files.py::"
+        "TestOfSealedSegments::test_the_same_sizes_and_times",
     ),
     Guard(
         "key tables of a segment that grows are asked together",
@@ -918,6 +929,8 @@ _CLIENTS = [
         "            if number > sequence or not sequence\n",
         "            if number > sequence\n",
         "K5",
+        by="tests/clients/test_numbers.py::"
+        "TestProducers::test_say_of_each_message_what_became_of_it",
     ),
     Guard(
         "a producer with a name goes on behind what the server has",
@@ -925,6 +938,8 @@ _CLIENTS = [
         _PRODUCER,
         "            self._is_new, self.last_publishing_id = False, sequence\n",
         "            self._is_new = False\n",
+        by="tests/clients/test_client.py::"
+        "TestNamedProducers::test_what_is_sent_again_is_stored_once",
     ),
     Guard(
         "a producer's flush waits for what is confirmed",
@@ -1007,6 +1022,7 @@ _CLIENTS = [
         _CONNECTION,
         "            with anyio.CancelScope(shield=True) as scope:\n                try:",
         "            with anyio.CancelScope() as scope:\n                try:",
+        by="tests/clients/test_cancellation.py::test_at_each_step",
     ),
     Guard(
         "a question whose answer was lost is asked again",
@@ -1104,6 +1120,8 @@ _STORED = [
         "        there = await self._there(tiered, going)\n",
         "        there = going\n",
         "T2",
+        by="tests/broker/tier/test_evict.py::"
+        "test_what_the_store_has_lost_is_stored_again_before_it_goes",
     ),
     Guard(
         "the file of a segment goes when what is known of publishers does not need it",
@@ -1254,6 +1272,8 @@ _MANAGED = [
         "        self._context.rights.require(Right.WRITE, name)  # it may have gone meanwhile\n",
         "",
         "V7",
+        by="tests/auth/test_taken_away.py::"
+        "test_no_publisher_begins_when_its_stream_was_opened_too_late",
     ),
     Guard(
         "what is left of a frame is not stored when the right is gone",

@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import at_offset
 from segments.errors import StorageError
+from segments.flush import Flush
 from segments.journal import Journal
 from segments.truncation import Rest
 from streamd.net import threads
@@ -282,6 +283,39 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
         await stream.life.held.build_index(segment) for segment in stream.log.segments.shown[:-1]
     ]
     assert built == [True]
+
+
+async def test_it_waits_for_work_that_began_while_it_waited_for_its_turn(
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(peer)
+    other = await server.peer()
+    await other.declare("s")
+    stream, in_thread = server.host.find("s"), threads.in_thread
+    maintenance = stream.life.held.maintenance
+    (old,) = stream.log.segments.shown
+    kept: list[bool] = []
+
+    async def work_on_it() -> None:
+        await trio.sleep(5)
+        with maintenance.held.hold(old):
+            await trio.sleep(45)
+            kept.append(stream.log.keeps(old))
+
+    async def slowly(work: Any, *arguments: object) -> Any:
+        if work.__name__ == Rest.copy.__name__:
+            await other.store([b"more"], 11)
+            nursery.start_soon(maintenance.flush)
+            nursery.start_soon(work_on_it)
+            await wait_all_tasks_blocked()
+        elif work.__name__ == Flush.run.__name__ and stream.log.flushing.unflushed_bytes == 0:
+            await trio.sleep(10)
+        return await in_thread(work, *arguments)
+
+    async with trio.open_nursery() as nursery:
+        monkeypatch.setattr(threads, "in_thread", slowly)
+        assert await truncate(peer, offset=4) == 4
+    assert kept == [True]
 
 
 async def test_what_outlived_its_limits_while_a_rest_was_copied_goes_then(

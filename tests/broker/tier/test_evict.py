@@ -106,6 +106,22 @@ async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
             assert cold(log) == [0, 100, 200, 300, 400]
 
 
+async def test_what_the_store_has_lost_is_stored_again_before_it_goes(tmp_path: Path) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        await publish(await a_stream(server), 0, 30)
+        await passes(5)
+        for key in [key for key in store.objects if key.endswith(".segment")][:2]:
+            del store.objects[key]
+        setting = [("stream-local-max-length-bytes", "0")]
+        await server.host.settings.set_arguments("s", setting)
+        await passes(60)
+        async with server.host.find("s").opened() as log:
+            assert cold(log) == [0, 100, 200, 300, 400]
+        assert manifest_of(store, "s").keys() <= store.objects.keys()
+        await reads_all(server, 30 * A_FRAME)
+
+
 async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store, tier_delete_delay_seconds=600) as server:
