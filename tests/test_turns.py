@@ -318,14 +318,14 @@ def sections(peer: AmqpPeer, count: int) -> bytes:
 
 
 CONTENTS: dict[str, Callable[[AmqpPeer], bytes]] = {
-    "values of a request": lambda _: request(120_000) * 8,
-    "requests at their limit": lambda _: request(4_000) * 20,
+    "values of a request": lambda _: request(120_000) * 3,
+    "requests at their limit": lambda _: request(4_000) * 10,
     "values of a message": lambda peer: messages(peer, 60_000, 2),
-    "messages at their limit": lambda peer: messages(peer, 4_000, 60),
-    "headers that are looked at twice": lambda peer: messages(peer, 4_000, 30, "amq.headers"),
-    "small messages": lambda peer: messages(peer, 450, 500),
+    "messages at their limit": lambda peer: messages(peer, 4_000, 20),
+    "headers that are looked at twice": lambda peer: messages(peer, 4_000, 12, "amq.headers"),
+    "small messages": lambda peer: messages(peer, 450, 200),
     "sections": lambda peer: sections(peer, 500_000),
-    "messages of sections": lambda peer: sections(peer, 1_000) * 200,
+    "messages of sections": lambda peer: sections(peer, 1_000) * 80,
     "an ack": lambda _: method_frame(1, m.BasicAck(0, True)),
 }
 

@@ -391,7 +391,7 @@ def test_nothing_happens_after_it_was_taken_away(tmp_path: Path, name: str) -> N
     num_steps, has_effect = run(try_out)
     assert has_effect or WITHOUT_EFFECT.match(name), "it may do it, and does"
 
-    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, suppress_health_check=list(HealthCheck))
     @given(st.integers(1, num_steps), st.sampled_from(tried.changes))
     def take_away(steps: int, take: str) -> None:
         run(partial(check, steps=steps, take=take, is_completed=bool(COMPLETED.search(name))))

@@ -62,6 +62,12 @@ SENDS_ONE = [("ping",)]  # and does not log in
 
 by_name = pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
 by_remote_name = pytest.mark.parametrize("name", REMOTE, ids=" ".join)
+# In the login, which is the same for all of them, and with the first request on its way.
+by_step = pytest.mark.parametrize(
+    ("name", "frame"),
+    [(("stream", "list"), 1), (("stream", "list"), LAST_OF_LOGIN)]
+    + [(name, 1 if name in SENDS_ONE else LAST_OF_LOGIN + 1) for name in REMOTE],
+)
 
 
 def words(name: tuple[str, ...], value: str = "s") -> list[str]:
@@ -120,20 +126,15 @@ def test_no_server(streamd: CommandLine, name: tuple[str, ...]) -> None:
     assert "Connection refused" in ended.notes
 
 
-@by_remote_name
-@pytest.mark.parametrize("frame", [1, LAST_OF_LOGIN, LAST_OF_LOGIN + 1])
+@by_step
 def test_a_server_that_goes(streamd: CommandLine, name: tuple[str, ...], frame: int) -> None:
-    """In the login, and with the first request on its way."""
-    frame = 1 if name in SENDS_ONE else frame
     streamd.on_send = lambda number: streamd.drop_connections() if number == frame else None
     ended = streamd(*words(name), stdin=b"{}\n")
     check(ended, 1)
 
 
-@by_remote_name
-@pytest.mark.parametrize("frame", [1, LAST_OF_LOGIN, LAST_OF_LOGIN + 1])
+@by_step
 def test_interrupted(streamd: CommandLine, name: tuple[str, ...], frame: int) -> None:
-    frame = 1 if name in SENDS_ONE else frame
     streamd.on_send = lambda number: _interrupt() if number == frame else None
     check(streamd(*words(name), stdin=b"{}\n"), 130)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 import trio
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from trio.testing import MockClock
 
 from clients import (
@@ -147,7 +147,6 @@ def run(work: Callable[[Network], Awaitable[None]], folder: Path, cuts: Sequence
 
 
 class TestProducers:
-    @settings(max_examples=300)
     @given(
         st.sampled_from(["", "p"]),
         st.sampled_from([0, 1, 7]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from clients import Client, Consumer, NoOffset
@@ -87,7 +87,6 @@ async def come_back(network: Network, client: Client) -> None:
 
 
 class TestSingleActiveConsumers:
-    @settings(max_examples=60)
     @given(
         st.sampled_from(STARTS),
         st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.booleans()), max_size=6),

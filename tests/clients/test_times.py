@@ -139,7 +139,7 @@ def offset_of(delivery: Delivery) -> int:
 
 
 class TestAnyTime:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         chunks,
         st.integers(0, 14),
@@ -168,7 +168,7 @@ class TestAnyTime:
 
         trio.run(main, clock=MockClock(autojump_threshold=0))
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         chunks,
         st.integers(0, 14),

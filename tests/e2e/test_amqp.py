@@ -338,9 +338,9 @@ class Tls(TlsServer):
         return pika.BlockingConnection(parameters)
 
 
-@pytest.fixture(params=[0, 1])
-def tls(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Tls]:
-    made = Tls(tmp_path, request.param)
+@pytest.fixture(scope="module", params=[0, 1])
+def tls(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Tls]:
+    made = Tls(tmp_path_factory.mktemp("tls"), request.param)
     with made.running():
         yield made
 

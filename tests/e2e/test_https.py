@@ -29,9 +29,9 @@ class Https(TlsServer):
         return self.context().wrap_socket(plain, **options)
 
 
-@pytest.fixture
-def https(tmp_path: Path) -> Iterator[Https]:
-    made = Https(tmp_path)
+@pytest.fixture(scope="module")
+def https(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Https]:
+    made = Https(tmp_path_factory.mktemp("https"))
     with made.running():
         yield made
 
@@ -86,8 +86,9 @@ def test_a_certificate_is_changed_while_http_is_served(https: Https) -> None:
     assert certificate() != before
 
 
-def test_a_server_inside_tls_ends_in_order(https: Https) -> None:
-    with https.wrapped():
+def test_a_server_inside_tls_ends_in_order(tmp_path: Path) -> None:
+    https = Https(tmp_path)
+    with https.running(), https.wrapped():
         assert https.server.stop() == 0
 
 

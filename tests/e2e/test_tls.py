@@ -49,8 +49,16 @@ class Tls(TlsServer):
         return anyio.run(work, backend=backend)
 
 
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
+    made = Tls(tmp_path_factory.mktemp("tls"))
+    with made.running():
+        yield made
+
+
 @pytest.fixture
-def tls(tmp_path: Path) -> Iterator[Tls]:
+def own(tmp_path: Path) -> Iterator[Tls]:
+    """For a test that changes it, or counts what it holds."""
     made = Tls(tmp_path)
     with made.running():
         yield made
@@ -60,14 +68,15 @@ def tls(tmp_path: Path) -> Iterator[Tls]:
 def test_messages_there_and_back(tls: Tls, backend: str) -> None:
     """Chunks of all sizes, with a filter: what comes out is what went in."""
     bodies = [b"%d" % n * (n % 200) for n in range(5000)] + [b"x" * 500_000]
+    stream = f"of-{backend}"
 
     async def work() -> list[bytes]:
         async with connect(tls.uri()) as client:
-            await client.create("s", filter_size=64)
-            async with client.producer("s") as producer:
+            await client.create(stream, filter_size=64)
+            async with client.producer(stream) as producer:
                 for number, body in enumerate(bodies):
                     await producer.send(body, filter_value=f"v{number % 3}")
-            async with client.consumer("s", offset="first", until_end=True) as messages:
+            async with client.consumer(stream, offset="first", until_end=True) as messages:
                 return [message.body async for message in messages]
 
     assert anyio.run(work, backend=backend) == bodies
@@ -137,26 +146,26 @@ def test_a_server_that_is_not_trusted(tls: Tls, backend: str) -> None:
         tls.enter(backend, cacertfile=Path("/nowhere"))
 
 
-def test_a_certificate_is_changed_while_the_server_runs(tls: Tls) -> None:
+def test_a_certificate_is_changed_while_the_server_runs(own: Tls) -> None:
     def serial() -> int:
         with (
-            socket.create_connection(("localhost", tls.server.tls_port)) as plain,
-            tls.context().wrap_socket(plain, server_hostname="localhost") as wrapped,
+            socket.create_connection(("localhost", own.server.tls_port)) as plain,
+            own.context().wrap_socket(plain, server_hostname="localhost") as wrapped,
         ):
             certificate = wrapped.getpeercert()
             assert certificate is not None
             return int(str(certificate["serialNumber"]), 16)
 
     def reload(outcome: str) -> None:
-        tls.server.signal(signal.SIGHUP)
-        wait_until(lambda: outcome in tls.server.log.read_text())
+        own.server.signal(signal.SIGHUP)
+        wait_until(lambda: outcome in own.server.log.read_text())
 
     before = serial()
-    tls.issue(tls.certificate)
+    own.issue(own.certificate)
     reload("read the certificate again")
     after = serial()
     assert after != before
-    tls.certificate.write_text("no certificate")
+    own.certificate.write_text("no certificate")
     reload("the old certificate stays in use: cannot use")
     assert serial() == after
 
@@ -175,16 +184,16 @@ def test_something_else_on_either_port(tls: Tls, port: str, data: bytes) -> None
     assert tls.enter()
 
 
-def test_memory_while_a_consumer_inside_tls_reads_nothing(tls: Tls) -> None:
+def test_memory_while_a_consumer_inside_tls_reads_nothing(own: Tls) -> None:
     async def work() -> int:
         highest = 0
-        async with connect(tls.uri()) as client:
+        async with connect(own.uri()) as client:
             await client.create("s")
-            with slow_subscriber(tls.server.tls_port, tls.context()):
+            with slow_subscriber(own.server.tls_port, own.context()):
                 async with client.producer("s") as producer:
                     for _ in range(60):
                         await producer.send_all([b"x" * 100_000] * 10)
-                        highest = max(highest, tls.server.resident_bytes())
+                        highest = max(highest, own.server.resident_bytes())
         return highest
 
     assert anyio.run(work) < 120e6

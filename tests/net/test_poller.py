@@ -170,7 +170,7 @@ async def test_what_is_left_is_done_once_a_round() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=9), max_size=9), st.integers(1, 20))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_all_bytes_come_in_order(pieces: list[bytes], stop_every: int) -> None:
     async def work() -> bytes:
         got = bytearray()
@@ -329,7 +329,7 @@ async def test_it_takes_more_again_where_short_rounds_leave_something(
     assert asked[-1] == (RECEIVE_BYTES if grows else RECEIVE_BYTES // 8)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(sizes=st.lists(st.sampled_from([10, 100_000, 200_000, 1 << 20]), min_size=1, max_size=8))
 def test_whether_a_peer_takes_too_little_is_what_the_kernel_says(sizes: list[int]) -> None:
     """Although it is not asked while less was sent than may be unsent."""

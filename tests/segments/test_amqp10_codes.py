@@ -16,14 +16,14 @@ def test_a_number_is_as_wide_as_its_code_says(code: int) -> None:
     assert struct.calcsize(f">{NUMBERS[code]}") == codes.WIDTHS[code >> 4]
 
 
-@pytest.mark.parametrize("code", range(256), ids=hex)
-def test_what_can_be_read_is_skipped_as_far(code: int) -> None:
-    raw = bytes((code,)) + bytes(20)
-    try:
-        _, end = decode_value(raw)
-    except FormatError:
-        return
-    assert skip_value(raw, 0) == end
+def test_what_can_be_read_is_skipped_as_far() -> None:
+    for code in range(256):
+        raw = bytes((code,)) + bytes(20)
+        try:
+            _, end = decode_value(raw)
+        except FormatError:
+            continue
+        assert skip_value(raw, 0) == end, hex(code)
 
 
 def test_sizes_of_one_byte_come_before_those_of_four() -> None:

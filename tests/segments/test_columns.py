@@ -6,7 +6,7 @@ from functools import reduce
 from itertools import accumulate
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from segments import ChunkBuilder, ChunkMatcher, LogPolicy, codec
 from segments.chunk import EncodedChunk
@@ -67,7 +67,6 @@ def filled(
 
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=200), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
 def test_ends_that_are_told_are_those_that_are_found(sizes: list[int], frame: int) -> None:
     """The same bytes, whether all, some or none of the frames say where their messages end."""
     made = []
@@ -107,7 +106,6 @@ def properties(draw: st.DrawFn) -> list[list[bytes]]:
 
 
 @given(properties(), st.data())
-@settings(max_examples=150, deadline=None)
 def test_each_message_has_the_value_it_came_with(
     values: list[list[bytes]], data: st.DataObject
 ) -> None:
@@ -145,7 +143,6 @@ def test_each_message_has_the_value_it_came_with(
     st.lists(st.binary(max_size=300), min_size=1, max_size=200),
     st.data(),
 )
-@settings(max_examples=100, deadline=None)
 @example([b"x"] * 300, None)
 @example([b"x" * 5_000] * 40, None)  # too far from each other: their places are not told
 def test_messages_are_opened_where_they_begin(
@@ -237,7 +234,6 @@ def test_frames_with_and_without_values() -> None:
 
 
 @given(properties(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_damage_costs_the_speed_only(values: list[list[bytes]], data: st.DataObject) -> None:
     plain, *further = values
     chunk = build(plain, further)

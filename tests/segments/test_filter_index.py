@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader, at_offset
 from segments.bloom import filter_keys
@@ -66,7 +66,6 @@ def without_indexes(log: Log) -> None:
 
 
 @given(CHUNKS, st.sets(VALUES.filter(bool), max_size=2), st.booleans(), st.integers(0, 40))
-@settings(max_examples=200, deadline=None)
 def test_exactly_the_chunks_that_hold_a_value(
     chunks: list[list[bytes]], values: set[bytes], match_unfiltered: bool, start: int
 ) -> None:
@@ -85,7 +84,6 @@ def test_exactly_the_chunks_that_hold_a_value(
 
 
 @given(CHUNKS, st.integers(0, 40))
-@settings(max_examples=50, deadline=None)
 def test_chunks_from_before_are_never_skipped(chunks: list[list[bytes]], since: int) -> None:
     log = filled(FaultyDisk(), chunks)
     matcher = ChunkMatcher([b"a"], since=since)
@@ -93,7 +91,6 @@ def test_chunks_from_before_are_never_skipped(chunks: list[list[bytes]], since: 
 
 
 @given(CHUNKS, st.integers(0, 30))
-@settings(max_examples=50, deadline=None)
 def test_what_is_scanned_is_what_was_written(chunks: list[list[bytes]], opened_at: int) -> None:
     """The writer's index, one read from the chunks, and one of both halves are equal."""
     disk = FaultyDisk()
@@ -216,7 +213,6 @@ def test_streams_without_history_are_read_header_by_header() -> None:
 
 
 @given(CHUNKS, st.integers(1, 9), st.integers(1, 60), st.integers(0, 40))
-@settings(max_examples=100, deadline=None)
 def test_many_small_chunks_are_read_as_one_by_one(
     chunks: list[list[bytes]], max_chunks: int, max_bytes: int, start: int
 ) -> None:
@@ -259,7 +255,6 @@ def test_what_is_kept_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     st.booleans(),
     st.integers(0, 40),
 )
-@settings(max_examples=200, deadline=None)
 def test_only_segments_without_a_match_are_left_out(
     values: list[bytes], value: bytes, match_unfiltered: bool, start: int
 ) -> None:

@@ -1,7 +1,7 @@
 """Properties that are read by a pattern are those that a RowReader reads, whatever comes."""
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments.amqp10 import encode_list, encode_map, encode_text, encode_value
 from segments.codec import simple_ends
@@ -55,7 +55,6 @@ def damaged(draw: st.DrawFn, raws: list[bytes]) -> bytes:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=6), st.data())
-@settings(max_examples=200, deadline=None)
 def test_values_are_those_of_a_row_reader(raws: list[bytes], data: st.DataObject) -> None:
     patterns = Patterns()
     patterns.read(raws)

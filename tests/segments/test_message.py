@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from rstream import AMQPMessage, Properties as RstreamProperties, amqp_decoder
 
 from segments.amqp10 import (
@@ -59,7 +59,6 @@ BORDERS = st.sampled_from([-129, -128, 127, 128, -(2**63), 2**63 - 1, 2**63, 2**
 LONG = st.integers(225, 260).map("é".rjust)  # near what a short text and a short map hold
 
 
-@settings(max_examples=300)
 @given(st.dictionaries(st.text(max_size=5) | LONG, VALUES | BORDERS | LONG, max_size=6))
 def test_values_by_name_are_written_as_each_alone(values: dict[str, Any]) -> None:
     items = [part for name in values for part in (encode_text(name), encode_value(values[name]))]
@@ -112,7 +111,6 @@ def test_every_cut_of_a_value_is_refused(value: Any, data: st.DataObject) -> Non
         decode_value(raw[: data.draw(st.integers(0, len(raw) - 1))])
 
 
-@settings(max_examples=500)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_an_error(raw: bytes) -> None:
     try:
@@ -307,7 +305,6 @@ def test_changed_messages_are_messages_or_errors(message: Message, data: st.Data
         MessageView(bytes(raw[: data.draw(st.integers(0, len(raw)))])).to_message()
 
 
-@settings(max_examples=500)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_an_error(raw: bytes) -> None:
     for data in (raw, b"\x00\x53\x75" + raw, b"\x00\x53\x74" + raw):

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import message as reading, message_template
 from segments.amqp10 import encode_list, encode_map, encode_text, encode_value
@@ -119,7 +119,6 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> Templates:
     return found
 
 
-@settings(max_examples=300)
 @given(st.lists(alike(), min_size=1, max_size=3), st.permutations(sorted(READ)))
 def test_what_a_template_reads_is_what_the_general_decoder_reads(
     runs: list[list[bytes]], names: list[str]

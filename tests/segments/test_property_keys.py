@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader
 from segments.derived.filter_files import save, scan
@@ -154,7 +154,6 @@ def read(log: Log, matcher: ChunkMatcher) -> list[int]:
 
 @given(CHUNKS, MATCHERS, st.booleans())
 @example([([(b"\0\0k\0a", b"", b"")], ("k", "m"))], (None, ({b"a"}, False), None), False)
-@settings(max_examples=100, deadline=None)
 def test_exactly_the_chunks_that_hold_all_of_it(
     chunks: list[tuple[list[Message], tuple[str, ...]]],
     wanted: tuple[tuple[set[bytes], bool] | None, ...],
@@ -182,7 +181,6 @@ def test_exactly_the_chunks_that_hold_all_of_it(
 
 
 @given(CHUNKS, MATCHERS)
-@settings(max_examples=50, deadline=None)
 def test_what_is_found_together_is_what_each_finds(
     chunks: list[tuple[list[Message], tuple[str, ...]]],
     wanted: tuple[tuple[set[bytes], bool] | None, ...],
@@ -251,7 +249,6 @@ def test_two_properties_that_never_meet_cost_what_their_chunks_cost() -> None:
 
 
 @given(CHUNKS)
-@settings(max_examples=50, deadline=None)
 def test_the_keys_of_a_chunk_tell_its_values(
     chunks: list[tuple[list[Message], tuple[str, ...]]],
 ) -> None:

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import (
     FIRST,
@@ -34,7 +34,6 @@ CHUNKS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     chunks=CHUNKS,
     sizes=st.lists(st.sampled_from([16, 17, 64, 255]), min_size=1, max_size=3),
@@ -177,7 +176,6 @@ def test_a_reader_never_sees_a_failed_append() -> None:
     reader.close()
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     appends=st.lists(
         st.lists(

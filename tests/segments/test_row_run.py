@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import (
     FIRST,
@@ -103,7 +103,6 @@ def chosen(
     return by_columns, whole
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), kinds=st.lists(KINDS, min_size=1, max_size=10))
 def test_no_match_is_lost(data: st.DataObject, kinds: list[list[bytes] | str]) -> None:
     disk = FaultyDisk()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader
 from segments.checksum import crc32
@@ -60,7 +60,6 @@ def log_of(chunks: Sequence[tuple[bytes, int, int, bool]]) -> Log:
     return log
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     chunks=st.lists(
         st.tuples(

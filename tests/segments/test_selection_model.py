@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, LogPolicy
 from segments.codec import decode_chunk_header, simple_ends
@@ -86,7 +86,6 @@ def selected(stream: StoredStream, chunk: StoredChunk, selector: Selector) -> li
 
 @pytest.mark.parametrize("dialect", Dialect)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_no_match_is_lost_and_none_is_new(dialect: Dialect, data: st.DataObject) -> None:
     stream = data.draw(stored_streams())
     selector = data.draw(selectors(dialect))
@@ -97,7 +96,6 @@ def test_no_match_is_lost_and_none_is_new(dialect: Dialect, data: st.DataObject)
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_damage_costs_the_speed_only(data: st.DataObject) -> None:
     stream = data.draw(stored_streams(most_chunks=1))
     selector = data.draw(selectors(Dialect.UNION))
@@ -110,7 +108,6 @@ def test_damage_costs_the_speed_only(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_columns_are_of_use(data: st.DataObject) -> None:
     """Of what is asked by value of one property that every message tells, they are exact."""
     stream = data.draw(stored_streams())

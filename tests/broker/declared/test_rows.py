@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from clients.filters import ArrivedChunk, Declared, SelectorFilter
 from segments import ChunkBuilder, LogPolicy
@@ -72,7 +72,6 @@ def rows_of(columns: Columns, selector: Selector, names: Sequence[str], is_stric
 
 @pytest.mark.parametrize("dialect", Dialect)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
     """Any selector over any messages, whatever the stream declares and publishers give."""
     sql = expressions(dialect).map(lambda text: parsed(text, dialect))
@@ -149,7 +148,6 @@ def published(data: st.DataObject, names: Sequence[str], arguments: dict[str, st
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
 def test_the_marks_of_standing_selectors_are_what_a_look_at_every_message_finds(
     data: st.DataObject,
 ) -> None:

@@ -132,7 +132,7 @@ def built(checked: Entries | None) -> ChunkBuilder | None:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=8), st.sampled_from(CONTRACTS), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_taken_is_what_each_property_says(
     raws: list[bytes], arguments: dict[str, str], is_packed: bool
 ) -> None:
@@ -218,7 +218,7 @@ TAGS = st.lists(st.sampled_from(("a", "b", "5")), min_size=1).map("||".join).map
 
 @pytest.mark.parametrize("dialect", Dialect)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_match_is_lost(dialect: Dialect, data: st.DataObject) -> None:
     """Any selector over any messages, whatever the contract, packed or not, sealed or not."""
     sql = expressions(dialect).map(lambda text: parsed(text, dialect))
@@ -247,7 +247,6 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(damaged(), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_properties_that_were_seen_before_say_the_same(raws: list[bytes]) -> None:
     """Whatever stands behind them, and however they are damaged."""
     enforced = contract("p,q,TAGS", {"stream-filter-derive": "true"})

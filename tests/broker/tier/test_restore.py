@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import trio
-from hypothesis import given, settings, strategies
+from hypothesis import given, strategies
 
 from segments.checksum import crc32
 from segments.disk import OsDisk
@@ -563,7 +563,6 @@ async def test_a_folder_does_not_join_a_tier_of_another_server(
 # -- names
 
 
-@settings(max_examples=50)
 @given(strategies.text(min_size=1, max_size=40), strategies.text(min_size=1, max_size=40))
 def test_names_are_in_folders(host: str, stream: str) -> None:
     folder = StreamKey(host, stream, "00000001").folder

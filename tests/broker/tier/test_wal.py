@@ -818,7 +818,7 @@ async def test_the_log_is_shortened_as_segments_are_stored(
             assert server.host.find("s").log.segments.shown[-1].num_chunks  # and is not sealed
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(strategies.lists(strategies.integers(0, 5), min_size=1, max_size=12), strategies.randoms())
 def test_whatever_the_store_does_what_was_confirmed_is_there(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], random: Random

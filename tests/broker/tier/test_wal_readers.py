@@ -466,7 +466,7 @@ class _Consumer:
 _STEPS = ("publish", "publish", "publish", "upload", "stop", "kill", "lose", "sleep", "close")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     strategies.lists(strategies.sampled_from(_STEPS), max_size=25),
     strategies.randoms(use_true_random=False),

@@ -22,7 +22,6 @@ from tests.broker.tier.support import (
     tier_of,
     tiered,
 )
-from tests.broker.tier.wrong_stores import ChangingStore, one_run
 from tests.support.fake_store import WRITES, Call, FakeStore, Kept
 from tests.support.server import FIRST, Harness, harness
 
@@ -30,10 +29,25 @@ _STREAM = {"stream_max_segment_size_bytes": "2000", "stream_local_max_length_byt
 _END = 20 * A_FRAME
 
 
-@pytest.mark.parametrize("seed", range(24))
-async def test_random_runs(tmp_path: Path, seed: int) -> None:
-    """More of them: `python -m tests.broker.tier.wrong_stores 500`."""
-    await one_run(tmp_path, seed)
+class ChangingStore(FakeStore):
+    """A store that is another one for a while.
+
+    Attributes:
+        right: what the right one has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.right = self.objects
+
+    def is_right(self) -> None:
+        """It is the right one again, with all that it had."""
+        self.heal()
+        self.before = lambda _call: None
+        self.objects = self.right
+
+    def is_another(self, objects: dict[str, Kept]) -> None:
+        self.right, self.objects = self.objects, objects
 
 
 async def _stored(folder: Path, store: FakeStore, name: str = "s") -> dict[str, Kept]:

@@ -141,7 +141,7 @@ def test_any_commands_in_any_order_break_nothing_else(tmp_path: Path) -> None:
     """Random commands, whole and damaged: they end their own connection at worst."""
     counter = iter(range(10**9))
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.tuples(COMMANDS, st.integers(0, 60), st.integers(0, 255)), max_size=12))
     def check(commands: list[tuple[c.Command, int, int]]) -> None:
         folder = tmp_path / str(next(counter))

@@ -9,7 +9,7 @@ from errno import EMFILE
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.derived import key_schedule as schedule
@@ -536,7 +536,6 @@ class Machine:
 STEPS = ("index", "index", "full", "properties", "expire", "close", "kill", "power")
 
 
-@settings(max_examples=60)
 @given(
     st.lists(
         st.one_of(

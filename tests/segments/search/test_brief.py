@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import GZIP, pack
@@ -93,7 +93,6 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     plan=plans,
     asked=requests,

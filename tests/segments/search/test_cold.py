@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments.derived.key_files import keys_of
 from segments.log import Log
@@ -83,7 +83,6 @@ def _load_keys(unknown: KeysUnknown, bringer: Bringer) -> None:
             return
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     plan=plans,
     asked=requests(),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import Log, LogPolicy
 from segments.codec import FILE_HEADER_SIZE
@@ -67,7 +67,6 @@ def found_in(log: Log, asked: SearchRequest) -> list[FoundMessage]:
 
 @pytest.mark.parametrize("dialect", Dialect)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_they_find_what_all_messages_are_looked_at_for(
     dialect: Dialect, data: st.DataObject
 ) -> None:

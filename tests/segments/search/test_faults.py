@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import (
@@ -458,7 +458,6 @@ def test_a_token_tells_streams_apart_also_where_nothing_was_read(newest: bool) -
     assert offsets(logs[0], asked, page.after) == []
 
 
-@settings(max_examples=100)
 @given(st.text(max_size=100) | st.binary(max_size=100).map(lambda raw: raw.decode("latin-1")))
 def test_garbage_is_no_token(text: str) -> None:
     _, log = orders(4)
@@ -602,7 +601,6 @@ def test_chunks_are_not_asked_for_very_many_filter_values() -> None:
 # -- the screen
 
 
-@settings(max_examples=150)
 @given(
     key=st.sampled_from((*KEYS, "0", "-0", "1", "255", "256", "65536", "1e3", "2.5", "false"))
     | st.integers(-(2**63), 2**64 - 1).map(str)

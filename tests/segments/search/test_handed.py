@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments.derived.key_files import keys_of
 from segments.log import Log
@@ -89,7 +89,6 @@ def found(outcome: Outcome) -> list[FoundMessage]:
     return outcome.page.messages
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     happening=st.lists(
         st.sampled_from(("", "append", "expire", "cut", "seal", "index")), max_size=9

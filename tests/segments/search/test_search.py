@@ -82,7 +82,6 @@ def requests(draw: st.DrawFn) -> SearchRequest:
     )
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     plan=plans,
     asked=requests(),
@@ -134,7 +133,7 @@ def test_pages_together_are_all_that_there_is(
     log.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(plan=plans, asked=requests(), cut=st.integers(0, 14), limit=st.integers(1, 3))
 def test_what_comes_later_is_no_part_of_a_search_that_has_begun(
     plan: list[ChunkPlan], asked: SearchRequest, cut: int, limit: int

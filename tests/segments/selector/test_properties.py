@@ -25,7 +25,6 @@ from segments.selector.values import OTHER
 from tests.segments.selector.strategies import chunk, expressions, meeting, messages
 
 DIALECTS = pytest.mark.parametrize("dialect", Dialect)
-MANY = settings(max_examples=60)
 TOKENS = st.sampled_from(
     (
         *("a", "b.c", "p.subject", "[x]", "'x'", '"y"', "1", "2.5", ".5", "5.", "1e9", "0xAB"),
@@ -45,7 +44,6 @@ def parsed(text: str, dialect: Dialect) -> Selector | None:
 
 @DIALECTS
 @given(data=st.data())
-@MANY
 def test_the_canonical_text_is_the_same_selector(dialect: Dialect, data: st.DataObject) -> None:
     selector = parsed(data.draw(expressions(dialect)), dialect)
     if selector is not None:
@@ -56,7 +54,6 @@ def test_the_canonical_text_is_the_same_selector(dialect: Dialect, data: st.Data
 
 @DIALECTS
 @given(text=st.one_of(st.text(), st.lists(TOKENS).map(" ".join), st.lists(TOKENS).map("".join)))
-@MANY
 def test_any_text_is_a_selector_or_an_error_with_its_place(dialect: Dialect, text: str) -> None:
     selector = parsed(text, dialect)
     if selector is not None:
@@ -107,7 +104,7 @@ VALUED = {name: with_values(meeting(name), name) for name in ("p", "TAGS", "prop
 @pytest.mark.parametrize("name", VALUED)
 @pytest.mark.parametrize("is_strict", [True, False])
 @given(data=st.data())
-@MANY
+@settings(max_examples=20)  # of each of 18 kinds
 def test_no_match_is_lost_by_pushdown(
     dialect: Dialect, name: str, is_strict: bool, data: st.DataObject
 ) -> None:
@@ -144,7 +141,6 @@ MEETING = meeting("p") + meeting("TAGS")
 
 @DIALECTS
 @given(data=st.data())
-@MANY
 def test_screening_finds_what_looking_at_each_finds(dialect: Dialect, data: st.DataObject) -> None:
     selector = parsed(data.draw(expressions(dialect)), dialect)
     if selector is None:
@@ -167,7 +163,6 @@ NAMES = ("p", "q", "TAGS", "other")
 
 @DIALECTS
 @given(data=st.data())
-@MANY
 def test_several_together_find_what_each_finds(dialect: Dialect, data: st.DataObject) -> None:
     texts = data.draw(st.lists(expressions(dialect), max_size=4))
     selectors = {text: found for text in texts if (found := parsed(text, dialect)) is not None}

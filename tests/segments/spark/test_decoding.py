@@ -82,7 +82,7 @@ _KINDS = ("string", "bigint", "double", "boolean", "binary", "timestamp")
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(bodies=st.lists(BODIES, min_size=1, max_size=25))
 def test_the_columns_are_what_the_messages_say(
     tmp_path_factory: pytest.TempPathFactory, kind: str, bodies: list[bytes]
@@ -150,7 +150,6 @@ SECTIONS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     kinds=st.lists(SECTIONS, min_size=1, max_size=4),
     chunks=st.sampled_from([1, 7, 8, 12]),
@@ -229,7 +228,6 @@ def test_sub_batches_are_unpacked(tmp_path: Path, compression: int) -> None:
     assert found == one * 10
 
 
-@settings(max_examples=100, deadline=None)
 @given(raw=st.binary(min_size=48, max_size=48), bits=st.integers(0, (1 << 384) - 1))
 def test_headers_are_read_as_the_codec_reads_them(raw: bytes, bits: int) -> None:
     for candidate in (raw, b"\x50\0" + raw[2:], bits.to_bytes(48, "big")):
@@ -249,7 +247,6 @@ def test_headers_are_read_as_the_codec_reads_them(raw: bytes, bits: int) -> None
 VALUES = [b"", b"a", b"b", b"c", b"dd", b"e" * 300]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     chunks=st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=4), max_size=12),
     wanted=st.sets(st.sampled_from(["a", "dd", "zz", "e" * 300])),

@@ -71,7 +71,6 @@ def bodies_of(stream: StoredStream) -> list[bytes]:
 
 @pytest.mark.parametrize("dialect", Dialect)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_selectors_find_what_every_message_says(dialect: Dialect, data: st.DataObject) -> None:
     stream, found = data.draw(versions())
     selector = data.draw(selectors(dialect))
@@ -86,7 +85,6 @@ def test_selectors_find_what_every_message_says(dialect: Dialect, data: st.DataO
 
 
 @given(data=st.data())
-@settings(max_examples=120, deadline=None)
 def test_filter_values_find_what_every_message_says(data: st.DataObject) -> None:
     stream, found = data.draw(versions())
     wanted = data.draw(st.lists(VALUES, min_size=1, max_size=4))
@@ -109,7 +107,7 @@ def test_filter_values_find_what_every_message_says(data: st.DataObject) -> None
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_selector_beside_filter_values(data: st.DataObject) -> None:
     stream, found = data.draw(versions())
     selector = data.draw(selectors(Dialect.UNION))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from py4j.protocol import Py4JError
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -197,7 +197,6 @@ def test_an_offset_needs_the_indexes_of_its_segments_alone(tmp_path: Path, store
     assert len(store.ranges) == 1
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     parts=st.lists(
         st.tuples(st.integers(0, 2 * MOST_GAP), st.integers(1, MOST_BYTES + 100)), max_size=30

@@ -61,7 +61,7 @@ def sets_of(found: list[History]) -> list[dict[bytes, int]]:
     return chunks
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(chunks=CHUNKS)
 def test_the_history_is_what_was_published(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[list[bytes]]
@@ -84,7 +84,7 @@ def test_what_stands_for_selectors_is_left_out(tmp_path: Path) -> None:
     assert sets_of(histories(tmp_path)) == [{b"a": 1}]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     chunks=CHUNKS,
     size=st.integers(16, 255),

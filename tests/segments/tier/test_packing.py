@@ -29,7 +29,7 @@ def a_segment(folder: Path, sizes: list[int]) -> tuple[Log, Segment]:
     return log, log.segments.shown[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sizes=st.lists(st.integers(0, 900) | st.integers(900, 5_000), min_size=1, max_size=20),
     piece=st.integers(64, 3_000),

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from segments.codec import simple_ends
 from streamd.wire.amqp091 import methods as m
@@ -164,7 +164,6 @@ def test_the_engine_hears_the_same(data: bytes, sizes: list[int]) -> None:
 
 
 @given(broken, cuts)
-@settings(max_examples=300)
 def test_also_of_what_breaks_the_protocol(change: tuple[bytes, int, int], sizes: list[int]) -> None:
     data, at, byte = change
     changed = bytearray(data or b"\0")

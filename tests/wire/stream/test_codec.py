@@ -68,7 +68,6 @@ def test_every_layout_belongs_to_a_command() -> None:
     assert declared == set(layout.BODIES)
 
 
-@settings(max_examples=150)
 @given(st.binary(max_size=80))
 def test_any_bytes_are_a_command_or_a_protocol_error(raw: bytes) -> None:
     try:
@@ -77,7 +76,6 @@ def test_any_bytes_are_a_command_or_a_protocol_error(raw: bytes) -> None:
         assert error.code == ResponseCode.UNKNOWN_FRAME  # noqa: PT017 - either outcome is right
 
 
-@settings(max_examples=150)
 @given(COMMANDS, st.data())
 def test_changed_commands_are_commands_or_protocol_errors(
     command: c.Command, data: st.DataObject

@@ -3,7 +3,7 @@
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from streamd.wire.stream import (
     NEED_DATA,
@@ -91,7 +91,6 @@ SESSION = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(SESSION, st.data())
 def test_any_cut_gives_the_same_commands(commands: list[c.Command], data: st.DataObject) -> None:
     login = [LOGIN[number] for number in FROM_CLIENT]
@@ -243,7 +242,6 @@ def test_commands_sent_before_the_end_was_known_are_ignored() -> None:
     assert connection.state is State.CLOSED
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_garbage_ends_in_a_protocol_error_or_a_wait(raw: bytes) -> None:
     connection = Connection(Role.SERVER, 1 << 20)

@@ -1,7 +1,7 @@
 """Taking Publish frames apart: the fast way, the slow way and the declaration say the same."""
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments.codec import simple_ends, walk_entries
 from segments.entries import Entries
@@ -33,7 +33,6 @@ def stored(messages: list[Outgoing]) -> bytes:
     return b"".join(len(m.body).to_bytes(4, "big") + m.body for m in messages)
 
 
-@settings(max_examples=120)
 @given(MESSAGES | uniform())
 def test_plain_messages(messages: list[Outgoing]) -> None:
     raw, count = publish.encode_entries(messages), len(messages)
@@ -47,7 +46,6 @@ def test_plain_messages(messages: list[Outgoing]) -> None:
     assert b"".join(declared) == raw
 
 
-@settings(max_examples=120)
 @given(FILTERED | uniform())
 def test_messages_with_filter_values(messages: list[Outgoing]) -> None:
     raw, count = publish.encode_filtered_entries(messages), len(messages)
@@ -81,7 +79,6 @@ def test_the_fast_way_is_taken() -> None:
     assert publish._uniform_filtered(publish.encode_filtered_entries(messages), 50) is not None
 
 
-@settings(max_examples=200)
 @given(st.lists(FILTERED, min_size=1, max_size=3), FILTERED, st.booleans(), st.data())
 def test_sizes_that_came_before(
     before: list[list[Outgoing]], messages: list[Outgoing], filtered: bool, data: st.DataObject
@@ -145,7 +142,6 @@ def test_many_sizes_are_not_known() -> None:
         assert len(sizes._values) <= 64
 
 
-@settings(max_examples=120)
 @given(FILTERED | uniform(), st.integers(0, 14), st.booleans(), st.data())
 def test_counts_and_cuts_that_do_not_fit(
     messages: list[Outgoing], count: int, filtered: bool, data: st.DataObject
@@ -165,7 +161,6 @@ def test_counts_and_cuts_that_do_not_fit(
         assert sum(g.num_entries for g in decoded.groups) + len(decoded.refused_ids) // 8 == count
 
 
-@settings(max_examples=200)
 @given(FILTERED | uniform(), st.integers(1, 5), st.booleans(), st.integers(0, 40))
 def test_a_frame_in_parts(messages: list[Outgoing], most: int, filtered: bool, cut: int) -> None:
     """The parts hold what the whole holds; nobody gets any of a frame that is damaged."""
