@@ -1031,6 +1031,7 @@ _CLIENTS = [
         "            except ConnectionLost:\n                if connection.lost is None:\n"
         "                    raise\n\n    @asynccontextmanager",
         "            except ConnectionLost:\n                raise\n\n    @asynccontextmanager",
+        "K13",
         by="tests/clients/test_numbers.py::test_questions_are_asked_again",
     ),
 ]
@@ -1646,6 +1647,103 @@ _LOGGED = [
     ),
 ]
 
+# Faults that readings have found in what no world does: tools, caches, doors.
+_READ_OF = [
+    Guard(
+        "a folder is open in one process",
+        "log",
+        _LOG,
+        "            lock = disk.lock(folder)\n            opened.callback(lock.release)\n",
+        "            lock = disk.lock(folder)\n            lock.release()\n",
+        "L1",
+        by="tests/segments/test_lock.py::test_another_process_until_it_is_killed",
+    ),
+    Guard(
+        "a recommendation is carried out in the virtual host of its stream",
+        "tools",
+        "streamd/cli/tune.py",
+        "(_host_in(stream) if is_path else vhost) or",
+        "(_host_in(stream) if is_path else None) or",
+        "K6",
+        by="tests/cli/test_tune.py::test_the_stream_is_changed_in_its_virtual_host",
+    ),
+    Guard(
+        "a time without a zone is local",
+        "tools",
+        "segments/times.py",
+        "time.astimezone(UTC)) - _EPOCH",
+        "time.replace(tzinfo=UTC)) - _EPOCH",
+        "K9",
+        by="tests/segments/test_times.py::test_without_a_zone_it_is_local",
+    ),
+    Guard(
+        "a file of the cache that somebody has removed is made anew",
+        "tier",
+        "segments/store/cache.py",
+        "                if not error.is_missing:\n                    raise\n",
+        "                raise\n",
+        "T4",
+        by="tests/broker/streams/test_fetcher.py::test_the_cache_folder_is_removed",
+    ),
+    Guard(
+        "patterns of those without a login have little memory",
+        "doors",
+        "streamd/metrics/scrape.py",
+        "            compiled(pattern, _PATTERN_MEMORY)\n",
+        "            compiled(pattern, 8 << 20)\n",
+        "V1",
+        by="tests/metrics/test_scrapes.py::test_bad_patterns",
+    ),
+    Guard(
+        "a user has a share of the connections alone",
+        "doors",
+        "streamd/http_api/serving.py",
+        "_Places(max(_LEAST_SHARE, max_connections // _SHARES))",
+        "_Places(max_connections)",
+        "V8",
+        by="tests/connections/test_hostile_peers.py::"
+        "test_a_user_with_many_slow_requests_locks_nobody_out",
+    ),
+    Guard(
+        "a property's name is no longer than an index takes",
+        "search",
+        "segments/selector/selector.py",
+        '    if len(name.encode(errors="replace")) > MAX_PROPERTY_BYTES:\n',
+        '    if len(name.encode(errors="replace")) > 1 << 20:\n',
+        "ST2",
+        by="tests/http_api/test_found_messages.py::test_what_is_wrong_is_named",
+    ),
+    Guard(
+        "what is wrong with one partition keeps nothing from the others",
+        "clients",
+        "clients/super_stream.py",
+        "                told = error.refused if isinstance(error, PublishFailed) else ()\n",
+        "                told = error.refused if isinstance(error, PublishFailed) else ()\n"
+        "                raise\n",
+        "K11",
+        by="tests/clients/test_numbers.py::TestSuperProducers::"
+        "test_a_partition_that_is_gone_costs_the_others_nothing",
+    ),
+    Guard(
+        "what is known of many patterns is made in steps",
+        "doors",
+        "streamd/broker/routing/topics.py",
+        "                units = 0\n                yield\n        self._starts",
+        "                units = 0\n        self._starts",
+        "V4",
+        by="tests/broker/routing/test_topics.py::test_no_step_takes_long",
+    ),
+    Guard(
+        "a pattern that takes much memory is refused",
+        "doors",
+        "streamd/patterns.py",
+        "_MEMORY = 128 << 10\n",
+        "_MEMORY = 8 << 20\n",
+        "V5",
+        by="tests/test_patterns.py::test_one_that_cannot_be_bounded_is_refused_when_it_is_set",
+    ),
+]
+
 GUARDS = [
     *_DURABLE,
     *_OPENED,
@@ -1658,4 +1756,5 @@ GUARDS = [
     *_STORED,
     *_LOGGED,
     *_MANAGED,
+    *_READ_OF,
 ]
