@@ -863,9 +863,9 @@ class World:
         while True:
             await self.settle()
             self.see()
+            self.look()
             is_new = len(made) >= len(way)
             if is_new:
-                self.look()
                 state = self.state()
                 if state in seen:
                     return
