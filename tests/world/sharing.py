@@ -208,7 +208,8 @@ class Sharing:
         while not self._world.is_ending:
             stops = self._world.box.num_stops
             was_cancelled = await self._connected("amqp-p", work)
-            if self._world.box.num_stops > stops and not was_cancelled:
+            has_stopped = self._world.box.num_stops > stops and not was_cancelled
+            if has_stopped and not self._world.keeps_confirms():
                 self._witness.unconfirmed.update(self._waiting)
             await trio.sleep(chance.choice((0.01, 0.3)))
 

@@ -107,6 +107,7 @@ class Tier:
         world.boxes[_READER].settings["read_only"] = True
         world.began.append(self._began)
         world.request_seconds = self.store.delay
+        world.keeps_confirms = lambda: self._confirms_in_store and self._was_troubled
         world.contexts.append(self._opening())
 
     @property
@@ -139,9 +140,13 @@ class Tier:
 
     def _may_refuse(self, box: Box) -> bool:
         """The store was away when it was needed for a start."""
-        is_needed = box.settings.keys() & {"restore", "read_only"}
+        return bool(box.settings.keys() & {"restore", "read_only"}) and self._was_troubled
+
+    @property
+    def _was_troubled(self) -> bool:
+        """Something is wrong with the store, or was until a moment ago."""
         is_troubled = trio.current_time() - self.store.troubled_at < 2 * FENCED_SECONDS
-        return bool(is_needed) and (not self.store.is_calm or is_troubled)
+        return not self.store.is_calm or is_troubled
 
     def _began(self, server: Harness) -> None:
         server.server.broker.fetcher.cache.max_bytes = self._chance.choice(_CACHES)

@@ -128,6 +128,7 @@ class World:
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
         request_seconds: how long a request to the store is on its way.
+        keeps_confirms: a store does not let the server confirm, or did not until a moment ago.
         parts: those before the one that asks.
     """
 
@@ -152,6 +153,7 @@ class World:
         self.nursery: trio.Nursery
         self.began: list[Callable[[Harness], None]] = []
         self.request_seconds: Callable[[], float] = lambda: 0
+        self.keeps_confirms: Callable[[], bool] = lambda: False
         self.parts: list[Part] = []
         self.chance = Random(f"{seed}/settings")
         flush = self.chance.choice(("always", "always", "interval", "os"))

@@ -252,9 +252,12 @@ class TieredStream:
 
     @property
     def life(self) -> str | None:
-        """The life of the stream; None where nobody has looked."""
+        """The life of the stream; None where nobody has looked, empty where it has no files yet."""
         figures = None if self._stream is None else self._stream.figures
-        return None if figures is None else figures.life or None
+        if figures is not None:
+            return figures.life or None
+        row = self._row()
+        return "" if row is not None and not row.has_files else None
 
     @property
     def manifest(self) -> Manifest | None:

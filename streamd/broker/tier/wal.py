@@ -91,7 +91,7 @@ class Uploads(Protocol):
 
     @property
     def life(self) -> str | None:
-        """The life of the stream; None where nobody has looked."""
+        """The life of the stream; None where nobody has looked, empty where it has no files yet."""
 
     @property
     def is_gone(self) -> bool:
@@ -446,7 +446,6 @@ class StoreConfirms:
         self._streams: dict[StreamKey, WalStream] = {}
         self._queue: dict[WalStream, None] = {}
         self._deleted: list[StreamKey] = []
-        self._deleted_early: set[tuple[str, str]] = set()  # before the logs are read
         self._num_ends = self._num_ends_stored = 0
         self._behind: dict[OpenLog, None] = {}
         self._waiting = self._under_way = 0  # bytes
@@ -566,8 +565,6 @@ class StoreConfirms:
         """A stream was deleted: say so in the log, if it has something of it."""
         for key in self._known(virtual_host, name):
             self._end_stream(key)
-        if self._tails is None:
-            self._deleted_early.add((virtual_host, name))
 
     def _end_stream(self, key: StreamKey) -> None:
         stream = self._streams.pop(key, None)
@@ -629,8 +626,8 @@ class StoreConfirms:
             else:
                 self._tails = tails
                 self._slots = tails.slots
-                for key in list(tails.streams):  # not one of that name which was made since
-                    if key[:2] in self._deleted_early:
+                for key, tail in list(tails.streams.items()):
+                    if self._is_gone(key) and not tail.is_deleted:  # nobody could say so before
                         self._end_stream(key)
                 self.watch.goes_on()
         self._changed.unpark_all()

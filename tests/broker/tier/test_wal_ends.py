@@ -121,6 +121,23 @@ async def test_a_stream_that_ends_before_logs_are_read_stays_so(tmp_path: Path) 
         assert server.host.names() == []
 
 
+async def test_an_end_that_no_slot_has_when_the_server_ends_is_said_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """Of a stream of which only the log has something."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await (await _publisher(server, **STORE)).store(bodies(0))
+        store.fail(times=-1)
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+    store.heal()
+    async with tiered(tmp_path / "old", store):
+        await passes(5)  # the log is not shortened yet
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert server.host.names() == []
+
+
 async def test_a_stream_that_follows_one_which_ended_before_logs_were_read_is_another(
     tmp_path: Path,
 ) -> None:
@@ -140,6 +157,24 @@ async def test_a_stream_that_follows_one_which_ended_before_logs_were_read_is_an
         lost = _copy(store)
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         assert await _all(server) == bodies(40, 40)
+
+
+async def test_a_stream_that_is_declared_again_before_logs_are_read_begins_empty(
+    tmp_path: Path,
+) -> None:
+    """Also on another machine, when nobody has used it yet."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        await (await _publisher(server, **STORE)).store(bodies(0))
+    store.fail(key=WAL_FOLDER, times=-1)
+    async with tiered(tmp_path / "old", store) as server:
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        await (await server.peer()).create("s", **STORE)
+        store.heal()
+        await passes(5)  # the log is not shortened yet
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == []
 
 
 async def test_what_cannot_be_removed_of_a_stream_keeps_no_other_end_from_being_answered(

@@ -317,7 +317,7 @@ class Node:
             async with trio.open_nursery() as self.nursery:
                 streams: dict[str, Stream] = {}
                 for name in world.names:
-                    row = StreamRow(_HOST, Name(name), {})
+                    row = StreamRow(_HOST, Name(name), {}, has_files=True)
                     tiered = _Tiered(
                         cast("TierParts", parts), _HOST, Name(name), lambda row=row: row
                     )
