@@ -794,6 +794,8 @@ _SEARCHED = [
         "    if table.head.end_chunk != job.end.num_chunks or table.head.properties != "
         "job.properties:\n",
         "    if table.head.properties != job.properties:\n",
+        by="tests/segments/derived/test_key_files.py::"
+        "TestOfSealedSegments::test_a_table_that_ends_earlier_is_not_the_one_that_was_asked_for",
     ),
     Guard(
         "a key table says which content it is of",
@@ -1331,6 +1333,8 @@ _MANAGED = [
         "streamd/broker/declared/standing_selectors.py",
         "        rows = [*self._rows.values(), *filter(None, self._changing.values())]\n",
         "        rows = [*self._rows.values()]\n",
+        by="tests/broker/declared/test_selectors.py::"
+        "TestStanding::test_what_is_written_during_a_change_is_marked_for_the_new_one",
     ),
     Guard(
         "consumers learn that their stream is gone",

@@ -93,11 +93,6 @@ class SegmentUploads:
         """What was asked of the log is to be asked again."""
         self._asked = None
 
-    def store_is_wrong(self) -> None:
-        """The store is another one: what was written last may be there."""
-        if self._upload is not None:
-            self._upload.done.clear()
-
     def keys_in_work(self, key: StreamKey | None) -> set[str]:
         """Objects that a manifest is about to name; `key` is the place of the stream."""
         if key is None or self._upload is None:

@@ -209,7 +209,6 @@ class TieredStream:
 
     def store_is_wrong(self) -> None:
         """The store is another one: what was written last may be there."""
-        self._uploads.store_is_wrong()
         self._manifest.store_is_wrong()
 
     def index_made(self) -> None:

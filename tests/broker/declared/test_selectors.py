@@ -387,6 +387,31 @@ class TestStanding:
             got = await read_bodies(peer, 2, selector_group="g")
         assert got == [flight("HA", 9), flight("HA", 8)]
 
+    async def test_what_is_written_during_a_change_is_marked_for_the_new_one(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await peer.create("s")
+        await register(peer)
+        other = await server.peer()
+        await other.declare("s")
+        is_committing, may_go_on = trio.Event(), trio.Event()
+
+        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
+            is_committing.set()
+            await may_go_on.wait()
+            return work(*arguments)
+
+        arguments = (Pair("stream", "s"), Pair("group", "g"), Pair("text", "d < 2"))
+        with monkeypatch.context() as patched:
+            patched.setattr(threads, "in_thread", slowly)
+            await peer.send(c.Manage(9, "selector.add", arguments))
+            await is_committing.wait()
+            await other.store([flight("HA", 1)])
+            may_go_on.set()
+            assert (await peer.expect(c.ManageResponse)).code == OK
+        with trio.fail_after(5):
+            assert await read_bodies(peer, 1, selector_group="g") == [flight("HA", 1)]
+
     async def test_a_consumer_that_expects_another_one(self, peer: Peer) -> None:
         """The same text means something else in another dialect."""
         await peer.create("s")

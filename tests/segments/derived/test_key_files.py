@@ -277,6 +277,20 @@ class TestOfSealedSegments:
         index_keys(log)
         check(log, KEYS, 2)
 
+    def test_a_table_that_ends_earlier_is_not_the_one_that_was_asked_for(self) -> None:
+        """Whoever made it was late: chunks behind its end would be searched for no key."""
+        disk = FaultyDisk()
+        log = filled(disk, 2)
+        early = next_task(log)
+        append(log, [message("late")])
+        late = next_task(log)
+        assert early is not None
+        assert late is not None
+        assert late.job.end.num_chunks > early.job.end.num_chunks
+        make_table(disk, early.job)
+        with pytest.raises(FormatError, match="has another table"):
+            adopt(late)
+
     def test_other_properties(self) -> None:
         """Segments say which they know; they are indexed anew for others."""
         disk = FaultyDisk()
