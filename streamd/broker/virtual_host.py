@@ -434,11 +434,14 @@ class VirtualHost:
     def end_in(self, turn: Turn, names: Iterable[Name]) -> None:
         """Streams end in a turn: that is answered when the tier knows it, where that confirms."""
         tier, row = self._resources.tier, self._streams.row
+        if tier is None:
+            return
+        names = list(names)
+        told = tier.tells_ends(self.name, names)
         ended = {
             Subject(self.name, name)
             for name in names
-            if tier is not None
-            and (tier.tells_ends(self.name, name) or self.logs.policy(row(name)).confirms_in_store)
+            if name in told or self.logs.policy(row(name)).confirms_in_store
         }
         turn.ended |= ended
         turn.found |= ended

@@ -137,7 +137,8 @@ class CatalogWriter:
                     refusal = refused
                 if self._stored is not None:
                     self._unstored |= turn.made
-                self._ended |= turn.ended
+                if turn.has_committed:
+                    self._ended |= turn.ended
         if turn.has_committed and is_answered:
             await self._answer()
         await self.tell_of(turn.found)

@@ -197,7 +197,7 @@ class TieredStream:
         Raises:
             Refused: the store does not have it for long.
         """
-        if not (self._parts.confirms_all or opened.log.awaits_store):
+        if not (self.is_on and (self._parts.confirms_all or opened.log.awaits_store)):
             return
         with self.requested() as request:
             with trio.move_on_after(_TRUNCATED_SECONDS):

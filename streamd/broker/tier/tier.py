@@ -240,9 +240,9 @@ class Tier:
         if self._copies is not None:
             await self._copies.stored()
 
-    def tells_ends(self, virtual_host: Name, name: Name) -> bool:
-        """That a stream is gone is answered when the store knows it, however it confirms now."""
-        return self._confirms_all or self.confirms.has(virtual_host, name)
+    def tells_ends(self, virtual_host: Name, names: Iterable[Name]) -> set[str]:
+        """Streams whose end is answered when the store knows it, however they confirm now."""
+        return set(names) if self._confirms_all else self.confirms.known_of(virtual_host, names)
 
     async def _ends_stored(self, ended: set[Subject]) -> None:
         """Return when no machine that begins with the store has these streams, which are gone."""

@@ -26,11 +26,11 @@ latest every hour, or GiB: then streams that hold it up are uploaded.
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import NamedTuple, Protocol
 
@@ -563,7 +563,7 @@ class StoreConfirms:
 
     def deleted(self, virtual_host: str, name: str) -> None:
         """A stream was deleted: say so in the log, if it has something of it."""
-        for key in self._known(virtual_host, name):
+        for key in sorted(self._known(virtual_host, (name,))):
             self._end_stream(key)
 
     def _end_stream(self, key: StreamKey) -> None:
@@ -577,15 +577,15 @@ class StoreConfirms:
         self._num_ends += 1
         self._work.set()
 
-    def _known(self, virtual_host: str, name: str) -> list[StreamKey]:
-        """All lives of a stream that logs may have something of."""
+    def _known(self, virtual_host: str, names: Container[str]) -> set[StreamKey]:
+        """All lives of some streams that logs may have something of."""
         tails = () if self._tails is None else self._tails.streams
-        known = {*self._streams, *tails, *self._slots.ends}
-        return [key for key in known if key[:2] == (virtual_host, name)]
+        known = chain(self._streams, tails, self._slots.ends)
+        return {key for key in known if key.stream in names and key.virtual_host == virtual_host}
 
-    def has(self, virtual_host: str, name: str) -> bool:
-        """Logs may have something of a stream."""
-        return bool(self._known(virtual_host, name))
+    def known_of(self, virtual_host: str, names: Iterable[str]) -> set[str]:
+        """Those of some streams that logs may have something of."""
+        return {key.stream for key in self._known(virtual_host, frozenset(names))}
 
     async def ends_stored(self) -> None:
         """Return when logs say of all streams that are gone now that they are."""

@@ -8,6 +8,8 @@ import trio
 from segments import Log, at_offset
 from segments.flush import Flush
 from segments.store.object_names import WAL_FOLDER
+from streamd.broker.catalog.catalog import CatalogError
+from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.tier.wal import WalStream
 from streamd.operations.arguments import CONFIRM
 from streamd.operations.errors import Refused
@@ -218,6 +220,34 @@ async def test_a_truncation_that_the_store_does_not_know_is_not_answered(tmp_pat
         async with stream.opened():
             with pytest.raises(Refused, match="would come back if the machine was lost"):
                 await stream.truncate(at_offset(60))
+
+
+async def test_truncating_what_is_not_in_the_tier_waits_for_none(tmp_path: Path) -> None:
+    async with tiered(tmp_path, FakeStore(), confirm="store") as server:
+        peer = await _publisher(server, stream_tier="false", stream_confirm="local")
+        for first in range(0, 100, 20):
+            await peer.store(bodies(first), first + 1)
+        stream = server.host.find("s")
+        async with stream.opened():
+            assert await stream.truncate(at_offset(60)) == 60
+
+
+async def test_a_deletion_that_the_catalog_refuses_is_not_told_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CatalogError("database or disk is full")
+
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store(bodies(0))
+        store.fail(times=-1)
+        monkeypatch.setattr(Transaction, "remove_streams", refuse)
+        with trio.fail_after(5):
+            with pytest.raises(Refused, match="disk is full"):
+                await server.host.delete(Name("s"), lambda: None)
+        assert server.host.has_stream(Name("s"))
 
 
 async def test_nobody_waits_for_ever_for_a_store_that_is_away(tmp_path: Path) -> None:
