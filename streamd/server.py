@@ -32,6 +32,7 @@ from segments.store.object_store import TierError
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
+from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
 from streamd.broker.search_places import Place
@@ -39,6 +40,7 @@ from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.folding import catch_up
 from streamd.broker.tier.identity import Identity, begin_epoch
 from streamd.broker.tier.restore import (
     RestoreError,
@@ -445,6 +447,8 @@ async def open_server(
         identity = await _begin_epoch(config.data)
         try:
             catalog = Catalog(config.data)
+            if config.tier and follower is None:
+                await _catch_up(config, identity)
             contents = catalog.contents()
             writer = CatalogWriter(catalog, is_read_only=follower is not None)
             directory = UserDirectory(writer)
@@ -493,6 +497,20 @@ async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower
         return None
     except (RestoreError, TierError) as error:
         raise StartError(str(error)) from error
+
+
+async def _catch_up(config: Config, identity: Identity) -> None:
+    """Have what the log in the tier has, where the catalog was found to lack it."""
+    if not await threads.in_thread(Unlogged(config.data).is_behind):
+        return
+    try:
+        store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
+        await catch_up(config.data, store, identity)
+    except TierError as error:
+        raise StartError(
+            f"the data folder {config.data} lacks changes that the log in the tier has, and that "
+            f"cannot be read: {error}"
+        ) from error
 
 
 async def _begin_epoch(data: str) -> Identity:

@@ -95,7 +95,7 @@ def find_stored(path: str, endpoint: str = "") -> "StoredStream":
     slots.look(store)
     manifest, reason = None, ""
     try:
-        manifest = find_stream(store, host, name)
+        manifest = find_stream(store, host, name, slots.since)
     except MissingError as error:
         reason = str(error)
     newest = slots.newest(manifest)

@@ -17,10 +17,10 @@ from segments.errors import FormatError
 from segments.spark import headers as columns
 from segments.spark.files import Loaded, Window
 from segments.spark.headers import Bytes, Headers, Numbers
-from segments.spark.ranges import ask_in_order
-from segments.store.cluster import decode_cluster
+from segments.spark.ranges import AT_ONCE, ask_in_order
 from segments.store.manifest import Manifest
-from segments.store.object_names import CLUSTER, WAL_FOLDER, StreamKey
+from segments.store.metadata_log import Held, look, read_on
+from segments.store.object_names import WAL_FOLDER, StreamKey
 from segments.store.object_store import Listed, MissingError, ObjectStore
 from segments.store.wal import Section, chunks_in, decode_head, slot_in
 
@@ -73,12 +73,18 @@ class Slots:
     def __init__(self, names: tuple[str, str]) -> None:
         self._names = names
         self._parts: dict[str, list[Part] | None] = {}  # by key of the slot; None for a fence
+        self._held: Held | None = None
+
+    @property
+    def since(self) -> int:
+        """The epoch of the first manifests that count, as of the last look."""
+        return 0 if self._held is None else self._held.cluster.since
 
     def look(self, store: ObjectStore) -> None:
         """See which there are now.
 
         Raises:
-            FormatError: the object that says which logs there are cannot be used.
+            FormatError: what says which logs there are cannot be used.
             TierError: the store refused.
         """
         for attempt in range(_ATTEMPTS):
@@ -91,10 +97,13 @@ class Slots:
                 return
 
     def _found(self, store: ObjectStore) -> dict[str, list[Part] | None]:
-        try:
-            marks = decode_cluster(store.get(CLUSTER).content).wals
-        except MissingError:
+        if self._held is None or self._held.earlier is not None:
+            self._held = look(store, ask_in_order, AT_ONCE)
+        else:
+            self._held = ([self._held] + [held for held, _ in read_on(store, self._held)])[-1]
+        if self._held is None:
             return {}
+        marks = self._held.cluster.wals
         found: dict[str, list[Part] | None] = {}
         for mark in sorted(marks):
             listed = _from(store.listing(f"{WAL_FOLDER}/{mark.epoch}"), mark.begins)

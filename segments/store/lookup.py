@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from segments.checksum import crc32
 from segments.errors import FormatError
-from segments.store.cluster import decode_cluster
+from segments.store.bad_object import BadObjectError
 from segments.store.manifest import Manifest, StoredFile, StoredSegment, decode_manifest
+from segments.store.metadata_log import look
 from segments.store.object_names import (
-    CLUSTER,
     MANIFEST_NAME,
     NO_HOSTS,
     VERSION,
@@ -37,14 +37,6 @@ class FoundManifest(NamedTuple):
 
     manifest: Manifest
     etag: str
-
-
-class BadObjectError(FormatError):
-    """An object cannot be used; one sentence with its key, for the operator."""
-
-    def __init__(self, key: str, reason: object) -> None:
-        what = "manifest" if key.endswith(f"/{MANIFEST_NAME}") else "object"
-        super().__init__(f"the {what} {key} cannot be used: {reason}")
 
 
 def stream_folders(store: ObjectStore) -> list[str]:
@@ -109,18 +101,14 @@ def _decoded(
 
 
 def counts_since(store: ObjectStore) -> int:
-    """The epoch of the first manifests that count; see cluster.py.
+    """The epoch of the first manifests that count; see metadata_log.py.
 
     Raises:
-        BadObjectError: the object that says so is damaged, or of a later version.
+        BadObjectError: what says so is damaged, or of a later version.
         TierError: the store refused.
     """
-    try:
-        return decode_cluster(store.get(CLUSTER).content).since
-    except MissingError:
-        return 0
-    except FormatError as error:
-        raise BadObjectError(CLUSTER, error) from error
+    held = look(store)
+    return 0 if held is None else held.cluster.since
 
 
 def newest_manifest(
@@ -175,8 +163,14 @@ def had_manifest(listed: Iterable[Listed]) -> int:
     return len(bases) if len(bases) > 1 else 0
 
 
-def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
+def find_stream(store: ObjectStore, virtual_host: str, stream: str, since: int) -> Manifest:
     """The manifest of a stream as it is now.
+
+    Args:
+        store: the store.
+        virtual_host: of the stream.
+        stream: its name.
+        since: see `counts_since`.
 
     Raises:
         MissingError: nothing is stored of a stream of that name.
@@ -184,7 +178,7 @@ def find_stream(store: ObjectStore, virtual_host: str, stream: str) -> Manifest:
         TierError: the store refused, or could not be reached.
     """
     ordered = folders_of(store, virtual_host, stream)
-    found = newest_manifest(store, ordered, counts_since(store)) if ordered else None
+    found = newest_manifest(store, ordered, since) if ordered else None
     if found is not None:
         return found.manifest
     raise MissingError(f"nothing is stored of a stream {stream} of the virtual host {virtual_host}")

@@ -1,14 +1,16 @@
 """Where things are in a store: keys below the prefix that the operator has chosen.
 
-    v1/cluster                                                  who writes, and the catalog
-    v1/catalog/<revision>.<epoch>.<uid>                         a copy of the catalog, never changed
+    v1/cluster                                                  the root of the log, written once
+    v1/~log/<tier>/<revision>                                   a change of metadata
+    v1/~snapshots/<revision>.<uid>                              the catalog as of a revision
     v1/~wal/<epoch>/<slot>                                      chunks in no manifest yet
     v1/<virtual host>/<stream>~<creation>/manifest              replaced by compare-and-set
     v1/<virtual host>/<stream>~<creation>/<base>.<epoch>.<uid>.segment, .index, .filter, .keys
     v1/<virtual host>/<stream>~<creation>/<next>.<epoch>.<uid>.tracking
 
-All but `cluster` and manifests are written once, under a name of their own: two servers can leave
-objects that nobody refers to, but never replace each other's. A stream that is deleted and created
+All but manifests are written once, most of them under a name of their own: two servers can leave
+objects that nobody refers to, but never replace each other's. Earlier versions had copies of the
+catalog in `v1/catalog`. A stream that is deleted and created
 again has another creation id, so it shares nothing with the one before.
 """
 
@@ -21,12 +23,14 @@ VERSION = "v1"
 CLUSTER = f"{VERSION}/cluster"
 CATALOG_FOLDER = f"{VERSION}/catalog"
 WAL_FOLDER = f"{VERSION}/~wal"  # no virtual host's folder begins with ~
-NO_HOSTS = frozenset((CATALOG_FOLDER, WAL_FOLDER))
+LOG_FOLDER, SNAPSHOT_FOLDER = f"{VERSION}/~log", f"{VERSION}/~snapshots"
+NO_HOSTS = frozenset((CATALOG_FOLDER, WAL_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER))
 MANIFEST_NAME = "manifest"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
 _HASH_ROOM = 40  # of them, for a hash
 _HASHED = re.compile(rf".{{{_MOST_ESCAPED - _HASH_ROOM}}}-[0-9a-f]{{32}}")
+_SNAPSHOT = re.compile(rf"{SNAPSHOT_FOLDER}/([0-9]{{20}})\.[0-9a-f]{{16}}")
 _OBJECT = re.compile(r"([0-9]{20})\.([0-9]+)\.([0-9a-f]{16})(\.[a-z]+)")
 
 
@@ -87,6 +91,22 @@ class ObjectName(NamedTuple):
     epoch: int
     uid: str
     suffix: str
+
+
+def entry_key(tier: str, revision: int) -> str:
+    """The key of an entry of the log: no two tiers have one in common."""
+    return f"{LOG_FOLDER}/{quote(tier, safe='')}/{revision:020d}"
+
+
+def snapshot_key(revision: int, uid: str) -> str:
+    """The key of a snapshot; uid is 16 hexadecimal digits, different for each."""
+    return f"{SNAPSHOT_FOLDER}/{revision:020d}.{uid}"
+
+
+def snapshot_in(key: str) -> int | None:
+    """The revision of a snapshot; None for any other key."""
+    match = _SNAPSHOT.fullmatch(key)
+    return int(match[1]) if match else None
 
 
 def creation_in(folder: str) -> str:

@@ -2,12 +2,12 @@
 
 Theory of operation. What the store has is looked at again and again, and never written to:
 
-    the cluster object    every POLL_SECONDS; it names the copy of the catalog, which is read when
-                          it is another one
-    folders of streams    every LIST_SECONDS, and with each copy of the catalog: new streams
+    the log of metadata   every POLL_SECONDS, from where it was read to; the rows that it has are
+                          written into a copy of the catalog here
+    folders of streams    every LIST_SECONDS, and with each change of the catalog: new streams
     manifests             every POLL_SECONDS those of streams whose logs are open, and those that
                           have changed; the others more and more seldom, up to IDLE_SECONDS
-    write-ahead logs      while the cluster object names some, the next slot every SLOT_SECONDS or,
+    write-ahead logs      while the log of metadata names some, the next slot every SLOT_SECONDS or,
                           when there was none for a minute, every POLL_SECONDS; and those behind it
 
 A stream is there when the catalog has it, or a manifest that is not deleted. It is another one when
@@ -36,6 +36,7 @@ nothing before; `streamd stream info` says so.
 
 import logging
 import math
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -53,10 +54,10 @@ from segments.gaps import Gap, Gaps
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.marks import LIFE, put_mark
 from segments.segment import MAX_OFFSET, SEGMENT_SUFFIX, parse_name
-from segments.store.cluster import CatalogCopy, WalMark
+from segments.store.bad_object import BadObjectError
+from segments.store.cluster import WalMark
 from segments.store.local_copy import MANIFEST_FILE
 from segments.store.lookup import (
-    BadObjectError,
     FoundManifest,
     by_stream,
     newest_manifest,
@@ -65,18 +66,21 @@ from segments.store.lookup import (
 )
 from segments.store.manifest import Manifest, encode_manifest
 from segments.store.manifest_store import check_not_older
+from segments.store.metadata_log import Entry, Held
 from segments.store.object_names import StreamKey, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.store.wal import Section
 from segments.tracking import Tracking
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError, Contents
+from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.read_only import ReadOnlyError
 from streamd.broker.resources import Following
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
+from streamd.broker.tier.folding import make_catalog, read_log
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.restore import (
@@ -85,8 +89,7 @@ from streamd.broker.tier.restore import (
     STREAMS,
     RestoreError,
     Stored,
-    catalog_copy,
-    put_catalog,
+    put_streams,
     read_all,
     row_of,
     row_with,
@@ -117,7 +120,7 @@ SLOT_SECONDS = 1.0
 _SLOTS_IDLE_SECONDS = 60.0  # without a slot
 _MOST_TAILS = 2 << 30  # bytes on the disk; then slots wait for manifests
 _OPEN_SECONDS = 10.0  # that opening a log waits for the store
-_NEW_CATALOG, _TAILS = "catalog-copy", "tails"  # folders of the data folder
+_CATALOG, _TAILS = "catalog-copy", "tails"  # folders of the data folder
 
 
 class Directory(Protocol):
@@ -189,9 +192,8 @@ class _Followed:
 
 
 class _Copied(NamedTuple):
-    """What a copy of the catalog says."""
+    """What the catalog says."""
 
-    copy: CatalogCopy | None
     contents: Contents
     users: list[UserRow]
     permissions: list[PermissionRow]
@@ -207,7 +209,7 @@ class Follower:
     _broker: Broker
     _directory: Directory
     _catalog: _Copied
-    _held: claims.Held
+    _held: Held
     _old_files: list[str]
 
     def __init__(self, data: str, store: ObjectStore, url: str, now_ms: Callable[[], int]) -> None:
@@ -221,8 +223,7 @@ class Follower:
         self._looked_ms = 0
         self._has_changed = False  # which streams there are, perhaps
         self._away = ""
-        self._writer = ""
-        self._epoch = self._since = 0
+        self._since = 0
         self._logs, self._wals_changed = GrowingLogs(), Wakeup()
         self._tails_turn = trio.Lock()  # who changes tails
         self._num_tails, self._old_files, self._slot_fault = 0, [], ""
@@ -236,25 +237,28 @@ class Follower:
             RestoreError: it cannot be done.
         """
         try:
-            held = await retry_store(claims.look, self._store)
+            found = await read_log(self._store)
             self._looked_ms = self._now_ms()
-            if held is None:
+            if found is None:
                 raise RestoreError(
                     f"there is nothing in the tier {self._store} to read: start the server that "
                     "writes first, or look at the address"
                 )
+            if found.held.earlier is not None:
+                raise RestoreError(
+                    f"the tier {self._store} is of an earlier version: start the server that "
+                    "writes with this version first"
+                )
             await threads.in_thread(self._clear)
-            self._held, self._since = held, held.cluster.since
-            await self._read_catalog(held)
+            self._held, self._since = found.held, found.held.cluster.since
+            await threads.in_thread(self._make_catalog, found)
             await self._list()
             away = await self._look_at(list(self._streams.values()), seconds=60.0)
             if away is not None:
                 raise away
-            copy = Path(self._data, _NEW_CATALOG, CATALOG_FILE)
-            content = await threads.in_thread(copy.read_bytes)
             followed = [(r, self._followed(r.virtual_host, r.name)) for r in self._rows()]
             stored = [Stored(row, None if one is None else one.manifest) for row, one in followed]
-            await threads.in_thread(put_catalog, self._data, content, stored)
+            await threads.in_thread(self._put_catalog, stored)
         except (SegmentsError, CatalogError, OSError) as error:
             raise RestoreError(f"cannot read the tier: {error}") from error
 
@@ -274,7 +278,7 @@ class Follower:
                 )
             replace_file(disk, str(marker), b"").close()
             disk.sync_folder(self._data)
-        for name in (STREAMS, _NEW_CATALOG, _TAILS, "trash", "orphans"):
+        for name in (STREAMS, _CATALOG, _TAILS, "trash", "orphans"):
             if Path(self._data, name).exists():
                 disk.remove_folder(str(Path(self._data, name)))
         disk.make_folder(str(Path(self._data, _TAILS)))
@@ -314,7 +318,11 @@ class Follower:
                 self._away = ""
 
     async def _look(self) -> None:
-        held = await ask(claims.look_again, self._store, self._held)
+        held, entries = await ask(claims.go_on, self._store, self._held)
+        if any(entry.rows for entry in entries):
+            await threads.in_thread(self._read_rows, entries)
+            self._has_changed, self._list_at = True, 0.0
+            self._directory.follow(self._catalog.users, self._catalog.permissions)
         if held.cluster.wals != self._held.cluster.wals:  # manifests have what is in none of them
             for one in self._streams.values():
                 one.due_at = one.due_at if one.tail is None else 0.0
@@ -324,10 +332,6 @@ class Follower:
             self._since = held.cluster.since
             for one in self._streams.values():
                 one.due_at = 0.0
-        if held.cluster.catalog != self._catalog.copy:
-            await self._read_catalog(held)
-            self._has_changed, self._list_at = True, 0.0
-            self._directory.follow(self._catalog.users, self._catalog.permissions)
         if trio.current_time() >= self._list_at:
             await self._list()
         streams = in_turns(list(self._streams.values()))
@@ -339,22 +343,24 @@ class Follower:
         if away is not None:  # perhaps for one stream alone: the others go on
             raise away
 
-    async def _read_catalog(self, held: claims.Held) -> None:
-        self._writer, self._epoch = held.cluster.writer, held.cluster.epoch
-        content = await ask(catalog_copy, self._store, held.cluster.catalog)
-        if content is None:
-            raise TierError("there is no copy of the catalog yet; the server that writes makes one")
-        self._catalog = await threads.in_thread(self._open_catalog, content, held.cluster.catalog)
+    def _make_catalog(self, found: claims.Found) -> None:
+        """Make a copy of the catalog of the server that writes; blocks."""
+        folder = str(Path(self._data, _CATALOG))
+        OsDisk().make_folder(folder)
+        make_catalog(folder, found)
+        self._read_rows(())
 
-    def _open_catalog(self, content: bytes, copy: CatalogCopy | None) -> _Copied:
-        """What a copy of the catalog says; blocks."""
-        disk, folder = OsDisk(), Path(self._data, _NEW_CATALOG)
-        disk.make_folder(str(folder))
-        for suffix in SQLITE_SUFFIXES:
-            disk.remove(str(folder / CATALOG_FILE) + suffix)
-        replace_file(disk, str(folder / CATALOG_FILE), content, is_synced=False).close()
-        with usable_catalog(str(folder)) as catalog:
-            return _Copied(copy, *read_all(catalog))
+    def _read_rows(self, entries: Iterable[Entry]) -> None:
+        """Have in it what entries say, and know what it says then; blocks."""
+        folder = str(Path(self._data, _CATALOG))
+        with usable_catalog(folder) as catalog:
+            Unlogged(folder).apply(entries)
+            self._catalog = _Copied(*read_all(catalog))
+
+    def _put_catalog(self, stored: Sequence[Stored]) -> None:
+        """Make the catalog of this server; blocks."""
+        shutil.copyfile(Path(self._data, _CATALOG, CATALOG_FILE), Path(self._data, CATALOG_FILE))
+        put_streams(self._data, stored)
 
     async def _list(self) -> None:
         """See which streams there are in the store."""
@@ -394,7 +400,7 @@ class Follower:
         """
         found = await each(self._read, due, seconds=seconds)
         if any(map(_is_doubtful, due, found)):  # the store may be another one since it was looked
-            self._held = await ask(claims.look_again, self._store, self._held)
+            await ask(claims.go_on, self._store, self._held)
         away: TierError | None = None
         for one, outcome in zip(due, found, strict=True):
             if isinstance(outcome, BadObjectError):
@@ -616,7 +622,7 @@ class Follower:
             self._old_files.append(one.tail.path)
             one.tail = None
 
-    async def _cut_tails(self, held: claims.Held, *, is_away: bool) -> None:
+    async def _cut_tails(self, held: Held, *, is_away: bool) -> None:
         """Forget what manifests have."""
         begins = min(held.cluster.wals, default=WalMark(held.cluster.epoch + 1, 0))
         async with self._tails_turn:
@@ -685,8 +691,8 @@ class Follower:
             url=self._url,
             state=TierState.AWAY if self._away else TierState.OK,
             sentence=self._away or self._slot_fault,
-            epoch=self._epoch,
-            writer=self._writer,
+            epoch=self._held.cluster.epoch,
+            writer=self._held.cluster.writer,
             num_streams=len(manifests),
             bytes_remote=sum(manifest.size for manifest in manifests),
             cache_bytes=self._broker.fetcher.cache.num_bytes,

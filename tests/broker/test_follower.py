@@ -85,7 +85,7 @@ class Writer:
             yield server
         self._revision += 1
         with self._store.writable():
-            work_beside(lambda: upload_catalog(self._store, self._folder, revision=self._revision))
+            work_beside(lambda: upload_catalog(self._store, self._folder))
 
     def upload(self, name: str, **options: Any) -> Manifest:
         """Store what a stream has."""

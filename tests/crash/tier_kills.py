@@ -25,7 +25,7 @@ import trio
 from clients import Client, StreamError, connect
 from segments.gaps import num_lost
 from segments.store.folder_store import FolderStore
-from segments.store.lookup import find_stream
+from segments.store.lookup import counts_since, find_stream
 from segments.store.object_store import MissingError
 from tests.support.process import ServerProcess
 
@@ -208,7 +208,8 @@ class Run:
             self.server.start()
             return
         try:
-            end = find_stream(FolderStore(f"{self._folder}/tier"), "/", "s").next_offset
+            store = FolderStore(f"{self._folder}/tier")
+            end = find_stream(store, "/", "s", counts_since(store)).next_offset
         except MissingError:  # nothing was stored before
             end = 0
         self.server.start("--restore")

@@ -13,12 +13,13 @@ from segments.checksum import crc32
 from segments.codec import ChunkHeader
 from segments.derived.filter_files import load_or_build
 from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, SEGMENT_SUFFIX, Segment, walk_headers
-from segments.store.cluster import Cluster, WalMark, encode_cluster
+from segments.store.cluster import Cluster, WalMark
 from segments.store.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
-from segments.store.object_names import CLUSTER, StreamKey
+from segments.store.object_names import StreamKey
 from segments.store.object_store import ObjectStore
 from segments.store.wal import Section, Slot, encode_slot, slot_key
 from segments.tier.packing import stored_segment
+from tests.support.tiers import put_state
 
 EPOCH = 3
 _TIER = "a-tier"
@@ -145,8 +146,7 @@ def put_slots(
     cluster = Cluster(
         revision=1, epoch=EPOCH, writer="test", start="test", tier=_TIER, wals=(mark,)
     )
-    store.delete([CLUSTER])
-    store.create(CLUSTER, encode_cluster(cluster))
+    put_state(store, cluster)
     return keys
 
 

@@ -10,21 +10,33 @@ from typing import Any
 from segments import Log
 from segments.checksum import crc32
 from segments.journal import journal_of
-from segments.store.cluster import CatalogCopy, Cluster, encode_cluster
+from segments.store.cluster import Cluster, Root
 from segments.store.manifest import (
     Manifest,
     StoredFile,
     StoredTracking,
     encode_manifest,
 )
-from segments.store.object_names import CLUSTER, StreamKey
+from segments.store.metadata_log import (
+    Row,
+    begin_at,
+    encode_snapshot,
+    look,
+    newest_snapshot,
+    read_on,
+    read_root,
+)
+from segments.store.object_names import StreamKey, snapshot_key
 from segments.store.object_store import ObjectStore
 from streamd.broker.catalog.catalog import Catalog
+from streamd.broker.catalog.schema import VERSION
+from streamd.broker.catalog.unlogged import Unlogged, all_rows, packed, rows_of
 from streamd.broker.declared.rows import StreamRow
-from streamd.broker.tier.catalog_copy import compact_copy
+from streamd.broker.tier.claims import put_rows
 from streamd.operations.arguments import plain_arguments
 from streamd.operations.names import Name, stream_folder
 from tests.support.stored_streams import put_segment
+from tests.support.tiers import put_state
 
 SUFFIXES = (".segment", ".index", ".filter", ".keys")
 
@@ -95,18 +107,47 @@ def stored(
 
 
 def upload_catalog(
-    store: ObjectStore, data: Path, *, revision: int = 1, epoch: int = 1, user_version: int = 0
+    store: ObjectStore, data: Path, *, epoch: int = 1, user_version: int = 0
 ) -> Cluster:
-    """Upload the catalog of a data folder, and say whose the tier is."""
+    """Have the catalog of a data folder in the log, which begins with it where there is none."""
     if user_version:
         with sqlite3.connect(data / "catalog.sqlite") as db:
             db.execute(f"PRAGMA user_version = {user_version}")
-    content = compact_copy(str(data))
-    copy = CatalogCopy(revision, epoch, f"{revision:016x}", len(content), crc32(content))
-    store.put(copy.key, content)
-    cluster = Cluster(
-        revision=revision, epoch=epoch, writer="0123456789abcdef", start="1" * 16, catalog=copy
-    )
-    store.delete([CLUSTER])
-    store.create(CLUSTER, encode_cluster(cluster))
-    return cluster
+    with closing(Unlogged(str(data)).copy()) as copy:
+        rows = {(row.table, *row.key.values()): row for row in all_rows(copy)}
+        content = packed(copy)
+    held = look(store)
+    if held is None:
+        cluster = Cluster(
+            revision=1, epoch=epoch, writer="0123456789abcdef", start="1" * 16, tier="a-tier"
+        )
+        put_state(store, cluster, content)
+        return cluster
+    if user_version:
+        upload_snapshot(store, data)
+        return held.cluster
+    for row in _rows_before(store):
+        rows.setdefault((row.table, *row.key.values()), replace(row, values=None))
+    return put_rows(store, held, tuple(rows.values()), 0, VERSION).cluster
+
+
+def _rows_before(store: ObjectStore) -> list[Row]:
+    found = read_root(store)
+    assert found is not None
+    assert isinstance(found[0], Root)
+    snapshot = newest_snapshot(store, found[0], with_catalog=True)
+    held = begin_at(store, snapshot.head.cluster, (found[0], *found[1:]))
+    rows = rows_of(snapshot.catalog)
+    return rows + [row for _, entry in read_on(store, held) for row in entry.rows]
+
+
+def upload_snapshot(store: ObjectStore, data: Path) -> str:
+    """Store a snapshot behind all that is in the log; its key."""
+    with closing(Unlogged(str(data)).copy()) as copy:
+        content = packed(copy)
+    before = look(store)
+    assert before is not None
+    held = put_rows(store, before, (), 0, VERSION)
+    key = snapshot_key(held.cluster.revision, f"{1:016x}")
+    store.put(key, encode_snapshot(held.cluster, 0, content))
+    return key

@@ -1042,34 +1042,18 @@ _CLIENTS = [
 
 _STORED = [
     Guard(
-        "an empty store is not taken by a server that had a tier",
+        "a store without the last entry that is known is not this server's tier",
         "tier",
         _CLAIMS,
-        "        if me.tier and not (begins and os.path.exists(begins)):\n",
-        "        if me.tier and begins and os.path.exists(begins):\n",
-        "T2",
-    ),
-    Guard(
-        "another store is not taken for the tier of this server",
-        "tier",
-        _CLAIMS,
-        "    if is_known and found.tier != me.tier:\n",
-        "    if is_known and not found.tier:\n",
-        "T2",
-    ),
-    Guard(
-        "an older state of the tier is not gone on from",
-        "tier",
-        _CLAIMS,
-        "    if (found.epoch, found.revision) < since:\n",
-        "    if (found.epoch, found.revision) < (0, 0):\n",
+        "        raise _wrong(store, held.cluster) from None\n",
+        "        return\n",
         "T2",
     ),
     Guard(
         "a tier that another server has taken over is left to it",
         "tier",
         _CLAIMS,
-        "    if found.cluster.writer != me.name:\n        raise FencedError(found.cluster)\n",
+        "    if cluster.writer != me.name:\n        raise FencedError(cluster)\n",
         "",
     ),
     Guard(

@@ -19,6 +19,7 @@ from tests.support.fake_store import WRITES, FakeStore, Kept
 Objects = dict[str, Kept]
 CLUSTER = "v1/cluster"
 WAL = "v1/~wal/"
+LOG, SNAPSHOTS = "v1/~log/", "v1/~snapshots/"
 _LANDS = 0.03  # of creates under way, with each request
 _CALM = (0.0, 0.0, 0.001, 0.01)  # seconds to the store, or back
 
@@ -28,7 +29,8 @@ class Trouble(NamedTuple):
 
     Attributes:
         part: of the keys that are concerned.
-        late: creates of slots that fail, and are done all the same some time, if they still can.
+        late: creates of slots and entries that fail, and are done all the same some time, if
+            they still can.
     """
 
     refused: float = 0
@@ -72,9 +74,27 @@ class Manifest(NamedTuple):
 
 
 def read_cluster(objects: Objects) -> dict[str, Any] | None:
-    """Whose the tier is."""
+    """What is known of the tier: the fold of its log, from the first snapshot on."""
     kept = objects.get(CLUSTER)
-    return None if kept is None else dict(json.loads(kept.content.splitlines()[0]))
+    if kept is None:
+        return None
+    root = json.loads(kept.content.splitlines()[0])
+    first = objects.get(_first_snapshot(kept.content))
+    if first is None:  # another place, that nobody has written a log into
+        return {"epoch": 0, "since": 0, "wals": [], "revision": root["revision"]} | root
+    found: dict[str, Any] = dict(json.loads(first.content.splitlines()[0])["cluster"])
+    while (entry := objects.get(_entry_key(found["tier"], found["revision"] + 1))) is not None:
+        found |= json.loads(entry.content.splitlines()[0])
+    return found
+
+
+def _first_snapshot(content: bytes) -> str:
+    """The key of the one that a root names."""
+    return SNAPSHOTS + "{revision:020d}.{uid}".format(**json.loads(content.splitlines()[0]))
+
+
+def _entry_key(tier: str, revision: int) -> str:
+    return f"{LOG}{tier}/{revision:020d}"
 
 
 def read_manifest(key: str, content: bytes) -> Manifest:
@@ -204,7 +224,7 @@ class WorldStore(FakeStore):
     def is_late(self, key: str, content: bytes) -> bool:
         """Whether a create fails now, and is done later, by and by."""
         rate = self.trouble.late if self.trouble.part in key else 0
-        if WAL not in key or self._chance.random() >= rate:
+        if not key.startswith((WAL, LOG)) or self._chance.random() >= rate:
             return False
         self._late += [(self.objects, key, content)] * self._chance.choice((1, 1, 2))
         return True
@@ -225,8 +245,10 @@ class WorldStore(FakeStore):
             there = self.objects.keys() | self.right.keys() | self._hidden.keys()
             there |= self.lost
             self.unstored += sorted(read_manifest(key, content).sizes().keys() - there)
-        if key == CLUSTER and (copy := json.loads(content.splitlines()[0])["catalog"]):
-            named = "v1/catalog/{}.{}.{}".format(*copy)
+        if key == CLUSTER:
+            named = SNAPSHOTS + "{revision:020d}.{uid}".format(
+                **json.loads(content.splitlines()[0])
+            )
             self.unstored += [named] if named not in self.objects.keys() | self.right.keys() else []
         return super()._keep(key, content)
 

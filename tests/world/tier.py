@@ -17,13 +17,23 @@ import trio
 
 from clients import Client, Message, NoOffset, StreamError
 from segments.store import stores
-from segments.store.cluster import Cluster, encode_cluster
+from segments.store.cluster import Root, encode_root
 from segments.store.object_store import ObjectStore
 from tests.support.fake_store import Kept
 from tests.support.server import Harness
 from tests.world.box import Box
 from tests.world.messages import SQL, STREAM, Messages, has, message_of, seen_of
-from tests.world.store import CLUSTER, WAL, Line, Objects, Trouble, WorldStore, read_cluster
+from tests.world.store import (
+    CLUSTER,
+    LOG,
+    SNAPSHOTS,
+    WAL,
+    Line,
+    Objects,
+    Trouble,
+    WorldStore,
+    read_cluster,
+)
 from tests.world.witness import Sent, parse
 from tests.world.witness_tier import FENCED_SECONDS, Read, Taken, TierWitness
 from tests.world.world import Program, World
@@ -34,7 +44,17 @@ _ALL_BYTES = "1000000000"
 _READER, _OLD = "reader", "old"
 _READER_URI, _OLD_URI = (f"rabbitmq-stream://guest:guest@{name}:5552/" for name in (_READER, _OLD))
 _FAILS = (0.1, 0.4, 1)  # of requests
-_TROUBLED = ("", "", CLUSTER, "/catalog/", "/manifest", ".segment", ".tracking")  # parts of keys
+_TROUBLED = (
+    "",
+    "",
+    CLUSTER,
+    LOG,
+    LOG,
+    SNAPSHOTS,
+    "/manifest",
+    ".segment",
+    ".tracking",
+)  # parts of keys
 _CONFIRM = "stream-confirm"
 _HOW_CONFIRMED = ("local", "local", "server", "declared", "switched")  # what says: in the store
 _INTERVALS_MS = (1, 20, 200, 2_000)
@@ -59,7 +79,7 @@ _PATIENCE = 150.0  # seconds that the tier may take for what must come to an end
 _LOCAL = ("0", "0", "3000", "1000000")
 
 
-_ANOTHER = Cluster(revision=9, epoch=99, writer="f" * 16, start="f" * 16, tier="f" * 16)
+_ANOTHER = Root(tier="f" * 16, revision=9, uid="f" * 16, size=0, crc=0)
 
 
 def _epoch_of(objects: Objects) -> int:
@@ -478,7 +498,7 @@ class Tier:
         if past and chance.random() < 0.5:
             store.mount(dict(chance.choice(past)))
         else:
-            store.mount({CLUSTER: Kept(encode_cluster(_ANOTHER), "another", 0)})
+            store.mount({CLUSTER: Kept(encode_root(_ANOTHER), "another", 0)})
         self._for_a_while(chance.choice(_LASTS))
 
     async def _hide(self) -> None:

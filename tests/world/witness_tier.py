@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.world.store import CLUSTER, WAL, Manifest, Objects, read_cluster, read_manifests
+from tests.world.store import (
+    CLUSTER,
+    LOG,
+    SNAPSHOTS,
+    WAL,
+    Manifest,
+    Objects,
+    read_cluster,
+    read_manifests,
+)
 from tests.world.witness import Seen, Witness
 
 FENCED_SECONDS = 60.0  # until an old server knows, once the store answers
@@ -234,10 +243,10 @@ def _nothing_is_left(told: TierWitness) -> Iterator[str]:
     }
     left = sorted(key for key in told.objects.keys() - named if not key.startswith("probe-"))
     yield from (f"{key} is left" for key in left if _is_left_slot(told, key))
-    left = [key for key in left if not key.startswith(WAL)]
-    copies = [key for key in left if key.startswith("v1/catalog/")]
+    left = [key for key in left if not key.startswith((WAL, LOG))]  # of the log nothing goes
+    copies = [key for key in left if key.startswith(SNAPSHOTS)]
     if len(copies) > _COPIES:
-        yield f"there are {len(copies)} copies of the catalog"
+        yield f"there are {len(copies)} snapshots of the catalog"
     epoch = told.status["epoch"]
     for key in left:
         parts = key.rpartition("/")[2].split(".")

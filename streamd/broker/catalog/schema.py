@@ -5,7 +5,7 @@ Each version added a script; scripts of older versions are never changed.
 
 import sqlite3
 
-VERSION = 8
+VERSION = 9
 _SCHEMA_1 = """
 CREATE TABLE streams (
     virtual_host TEXT NOT NULL,
@@ -138,6 +138,21 @@ UPDATE streams SET arguments = json_replace(
     arguments, '$."stream-filter-property"', '[' || replace({_NAME}, ']', ']]') || ']'
 ) WHERE {_NAME} LIKE '%,%';
 """  # noqa: S608 - ours
+# What is in no entry of a tier's log yet, and what is known of that, see unlogged.py.
+_SCHEMA_9 = """
+CREATE TABLE unlogged (
+    name TEXT NOT NULL,
+    key TEXT NOT NULL,
+    change INTEGER NOT NULL,
+    PRIMARY KEY (name, key)
+) WITHOUT ROWID;
+CREATE TABLE log_state (
+    change INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    is_behind INTEGER NOT NULL
+);
+INSERT INTO log_state VALUES (0, '', 0);
+"""
 _SCHEMAS = (
     _SCHEMA_1,
     _SCHEMA_2,
@@ -147,6 +162,7 @@ _SCHEMAS = (
     _SCHEMA_6,
     _SCHEMA_7,
     _SCHEMA_8,
+    _SCHEMA_9,
 )
 
 

@@ -23,12 +23,14 @@ from segments.store.object_names import (
     CATALOG_FOLDER,
     MANIFEST_NAME,
     NO_HOSTS,
+    SNAPSHOT_FOLDER,
     VERSION,
     StreamKey,
     parse_object,
 )
 from segments.store.object_store import Listed, MissingError, ObjectStore
 from streamd.broker.tier import claims
+from streamd.broker.tier.catalog_log import old_snapshots
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.requests import ask
 from streamd.broker.tier.slots import check_slot, unneeded
@@ -228,7 +230,7 @@ async def collect(
         TierError: the store cannot be asked; some may be removed.
     """
     search = _Search(store, me, now_ms, known, is_dry)
-    await ask(search.look_at_catalogs)
+    await ask(search.look_at_snapshots)
     await ask(search.look_at_slots)
     for host in await ask(store.folders, VERSION):
         if host in NO_HOSTS:
@@ -285,17 +287,20 @@ class _Search:
         marks = claims.check(self._store, self._me).cluster.wals
         self._take(list(unneeded(self._store, marks, self._me.epoch)))
 
-    def look_at_catalogs(self) -> None:
-        """Find copies of the catalog that are not the newest."""
+    def look_at_snapshots(self) -> None:
+        """Find snapshots of the catalog that are not the newest, and copies of earlier versions."""
         held = claims.check(self._store, self._me)
-        self._since, newest = held.cluster.since, held.cluster.catalog
-        key = "" if newest is None else newest.key
-        old = [
-            one
-            for one in self._store.listing(CATALOG_FOLDER)
-            if one.key != key and one.modified_ms < self._old_ms
-        ]
-        self._take(old)
+        self._since = held.cluster.since
+        old = old_snapshots([one.key for one in self._store.listing(SNAPSHOT_FOLDER)])
+        listed = [*self._store.listing(SNAPSHOT_FOLDER), *self._store.listing(CATALOG_FOLDER)]
+        self._take(
+            [
+                one
+                for one in listed
+                if (one.key in old or one.key.startswith(CATALOG_FOLDER))
+                and one.modified_ms < self._old_ms
+            ]
+        )
 
     def _is_old(self, one: Listed) -> bool:
         """Nobody is about to name it."""

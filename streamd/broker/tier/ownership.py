@@ -1,9 +1,10 @@
 """Ownership of the tier, as far as the store has told this server.
 
 Theory of operation. The server starts whether the store answers or not. A task takes the tier when
-the store does: it opens the store, tries whether it can compare-and-set, and claims it (claims.py);
-until then nothing is written. From then on it looks now and then whether the tier is still ours,
-and at once when a request has failed:
+the store does: it opens the store, reads the log on from where the catalog is, sees that nothing in
+it is news to the catalog, tries whether the store can compare-and-set, begins a log where there is
+none, and claims the tier (claims.py); until then nothing is written. From then on it looks now and
+then whether the tier is still ours, and at once when a request has failed:
 
     state                leaves it
     AWAY                 the right store answers: OK, FENCED, NO_COMPARE_AND_SET
@@ -14,22 +15,26 @@ and at once when a request has failed:
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import PurePath
 from typing import Protocol
 
 import trio
 
-from segments import StorageError
 from segments.disk import Disk
 from segments.store import stores
 from segments.store.cluster import WalMark
+from segments.store.metadata_log import Held
 from segments.store.object_store import TierError
 from segments.store.stores import probe
+from streamd.broker.catalog.catalog import CatalogError
+from streamd.broker.catalog.unlogged import State, Unlogged, change_in, packed
 from streamd.broker.tier import claims
-from streamd.broker.tier.claims import FencedError, Held, WrongStoreError
+from streamd.broker.tier.claims import FencedError, WrongStoreError
+from streamd.broker.tier.folding import news_of
 from streamd.broker.tier.identity import Identity, keep_epoch
 from streamd.broker.tier.pauses import next_pause, shortened
 from streamd.broker.tier.requests import CountedStore, ask
@@ -72,6 +77,7 @@ class Ownership:
         identity: see above; its epoch is higher once the store has seen that one.
         sentence: what is wrong and what to do; empty when nothing is.
         fence: why nothing may be written any more; empty while this server has the tier.
+        may_move: what is at the store's address may be another one for a while, see claims.py.
     """
 
     def __init__(self, config: Config, identity: Identity, disk: Disk, use: OwnershipUse) -> None:
@@ -80,6 +86,8 @@ class Ownership:
         self.fence = ""
         self._use = use
         self._data, self._disk = config.data, disk
+        self.may_move = config.tier.startswith("file:")
+        self._notes = Unlogged(config.data)
         self._begins = str(PurePath(config.data, BEGIN_FILE))
         self._open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
         self._store: CountedStore | None = None
@@ -120,14 +128,15 @@ class Ownership:
         return () if self._held is None else self._held.cluster.wals
 
     async def mark_wals(self, change: Callable[[tuple[WalMark, ...]], tuple[WalMark, ...]]) -> None:
-        """Change what the cluster object says of write-ahead logs.
+        """Change what is known of write-ahead logs.
 
         Raises:
             TierError: the store did not answer, something else was changed at the same time, or
                 another server has the tier, see `fence`.
         """
         try:
-            self._held = await ask(claims.mark_wals, self.store, self.identity, change)
+            work = partial(claims.mark_wals, may_move=self.may_move)
+            self.read(await ask(work, self.store, self.identity, self._held, change))
         except FencedError as error:
             self.give_up(error)
             raise TierError(self.fence) from error
@@ -191,7 +200,7 @@ class Ownership:
             try:
                 await self._look_once()
                 pause = 0.0
-            except TierError as error:
+            except (TierError, CatalogError) as error:
                 self._lost_sight(error)
                 pause = next_pause(pause)
             seconds = shortened(pause) if pause else self._seconds_to_look()
@@ -214,27 +223,60 @@ class Ownership:
             await self._check()
             return
         try:
-            found = await ask(claims.examine, self._store, self.identity, self._begins)
-            if not self._is_fit:  # only now: nothing is written into another store
-                told = await ask(probe, self._store)
-                if told:
-                    sentence = f"{told}; nothing is uploaded"
-                    self._set_state(TierState.NO_COMPARE_AND_SET, sentence)
-                    return
-                self._is_fit = True
-            await self._take(await ask(claims.take, self._store, self.identity, found))
+            await self._examine_and_take(self._store)
         except FencedError as error:
             self.give_up(error)
+
+    async def _examine_and_take(self, store: CountedStore) -> None:
+        state = await threads.in_thread(self._notes.state)
+        known = None if state is None else state.held
+        found = await ask(claims.examine, store, self.identity, known, self._begins)
+        if not self._is_fit:  # only now: nothing is written into another store
+            told = await ask(probe, store)
+            if told:
+                sentence = f"{told}; nothing is uploaded"
+                self._set_state(TierState.NO_COMPARE_AND_SET, sentence)
+                return
+            self._is_fit = True
+        earlier = None if found is None else found.held
+        if found is None or found.held.earlier is not None:
+            catalog = await threads.in_thread(self._copy)
+            held = await ask(claims.begin, store, self.identity, earlier, catalog)
+            state = State(held, held.cluster.revision)
+            await threads.in_thread(self._notes.written, state, 0)
+        else:
+            held = found.held
+            await threads.in_thread(self._see, found, state)
+        await self._take(
+            await ask(partial(claims.take, may_move=self.may_move), store, self.identity, held)
+        )
+
+    def _copy(self) -> claims.Catalog:
+        """The catalog, for the first snapshot; what changes from now on is noted."""
+        self._notes.begin()
+        with closing(self._notes.copy()) as copy:
+            change = change_in(copy)
+            return claims.Catalog(packed(copy), change)
+
+    def _see(self, found: claims.Found, state: State | None) -> None:
+        """See that the log has nothing that is news to the catalog."""
+        self._notes.begin()
+        entries, now = news_of(found, state, self._notes)
+        if os.path.exists(self._begins):
+            self._notes.insist(entries, now)
+        elif entries:
+            self._notes.check(entries, now)
 
     async def _take(self, held: Held) -> None:
         """The tier is this server's from now on."""
         cluster = held.cluster
-        epoch, revision = cluster.epoch, cluster.revision
         await self._keep(
-            self.identity._replace(epoch=epoch, tier=cluster.tier, claimed=epoch, revision=revision)
+            self.identity._replace(
+                epoch=cluster.epoch, tier=cluster.tier, claimed=cluster.epoch, revision=0
+            )
         )
         await threads.in_thread(self._disk.remove, self._begins)
-        self._held = held
+        self.read(held)
         self._set_state(TierState.OK, "")
 
     async def _keep(self, wanted: Identity) -> None:
@@ -243,14 +285,14 @@ class Ownership:
             await threads.in_thread(keep_epoch, self._data, wanted, self._disk)
             self.identity = wanted
 
-    async def note_revision(self, held: Held) -> None:
-        """The store has a newer copy of the catalog."""
-        with suppress(StorageError):  # the next time, then
-            await self._keep(self.identity._replace(revision=held.cluster.revision))
+    def read(self, held: Held) -> None:
+        """Something was read of the log, or written into it, of which this server has the tier."""
+        if self._held is None or held.cluster.revision >= self._held.cluster.revision:
+            self._held = held
 
     async def _check(self) -> None:
         try:
-            self._held = await ask(claims.check, self.store, self.identity, self._held)
+            self.read(await ask(claims.check, self.store, self.identity, self._held))
         except FencedError as error:
             self.give_up(error)
             return
@@ -266,7 +308,7 @@ class Ownership:
         )
         self._set_state(TierState.FENCED, self.fence)
 
-    def _lost_sight(self, error: TierError) -> None:
+    def _lost_sight(self, error: TierError | CatalogError) -> None:
         if isinstance(error, WrongStoreError):
             self._use.store_is_wrong()
         self._set_state(TierState.AWAY, str(error))

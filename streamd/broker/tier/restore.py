@@ -4,7 +4,8 @@ Theory of operation. `restore` works on an empty folder whose lock it has:
 
 1. The file `restoring` is made. While it is there no server starts on the folder, but one that is
    to restore: that one removes what is there, and begins anew.
-2. The tier is taken, with a higher epoch. Nothing is done where it is empty.
+2. The tier is claimed in its log, with a higher epoch. Nothing is done where it is empty. One of an
+   earlier version gets a log, which begins with the newest copy of the catalog that can be read.
 3. Each manifest is written again with that epoch, whoever has written it before. From then on the
    server that is gone, should it wake up, meets a conflict with all that it writes: it is fenced.
    So what the manifest says now is what the stream has, for good.
@@ -13,7 +14,8 @@ Theory of operation. `restore` works on an empty folder whose lock it has:
 5. Write-ahead logs are read to their ends, and ended (wal_reading.py): the server that is gone
    confirms nothing more. Streams of which nothing but that is stored get a folder, too; what the
    logs have of any stream is put back when it is opened.
-6. The copy of the catalog is put there, with the streams that only manifests or logs know.
+6. The catalog is put there, as the log of metadata has it, with the streams that only manifests or
+   write-ahead logs know.
 7. The tier, if it is still ours, says that manifests of earlier epochs do not count. What the
    server that is gone may still begin to store for streams of which nothing was stored, without a
    conflict, is nobody's then. `restoring` is removed.
@@ -27,7 +29,6 @@ why: see `local_copy.unrestored`. A store that is away, or a full disk, ends the
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -42,10 +43,10 @@ from segments.errors import FormatError, SegmentsError
 from segments.gaps import RESTORE_GAP
 from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.marks import AHEAD, LIFE, RESTORED, WAL, put_mark
-from segments.store.cluster import CatalogCopy
+from segments.store.bad_object import BadObjectError
+from segments.store.cluster import CatalogCopy, EarlierRoot
 from segments.store.local_copy import forget_unrestored, write_copy, write_unrestored
 from segments.store.lookup import (
-    BadObjectError,
     FoundManifest,
     by_stream,
     newest_manifest,
@@ -54,16 +55,18 @@ from segments.store.lookup import (
     stream_folders,
 )
 from segments.store.manifest import Manifest, StoredFile, encode_manifest
+from segments.store.metadata_log import Held, read_root
 from segments.store.object_names import CATALOG_FOLDER, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
 from segments.words import plural
 from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog, CatalogError, Contents
 from streamd.broker.catalog.transaction import Transaction
+from streamd.broker.catalog.unlogged import Unlogged, rows_of
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
-from streamd.broker.tier.catalog_copy import revision_of
+from streamd.broker.tier.folding import make_catalog, read_log
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
@@ -291,8 +294,7 @@ class _Restore:
         self._has_faults = False
 
     async def run(self) -> Restored:
-        found = await retry_store(claims.look, self._store)
-        if found is None:
+        if await retry_store(read_root, self._store) is None:
             raise RestoreError(
                 f"there is nothing in the tier {self._store} to restore: is it mounted, and is "
                 "its address right? Without --restore, a server begins an empty tier there"
@@ -303,21 +305,28 @@ class _Restore:
         self._me = self._me._replace(epoch=epoch, tier=tier, claimed=epoch)
         self._since = held.cluster.since
         await threads.in_thread(keep_epoch, self._data, self._me)
-        catalog = await retry_store(catalog_copy, self._store, held.cluster.catalog)
+        log = await read_log(self._store)
+        if log is None:
+            raise TierError(f"the tier {self._store} is empty: is it mounted?")
         folders = by_stream(await retry_store(stream_folders, self._store))
         streams = await self._restore_all(folders)
         tails = Tails(lambda _: None)
         await tails.read(self._store, held.cluster.wals, self._me)
         streams = await threads.in_thread(self._with_tails, streams, tails)
-        await threads.in_thread(self._write_catalog, catalog, streams)
+        await threads.in_thread(self._write_catalog, log, streams)
         await retry_store(self._finish)
         await threads.in_thread(self._end)
         manifests = [one.manifest for one in streams if one.manifest is not None]
         num_bytes = sum(manifest.size for manifest in manifests)
         return Restored(len(streams), len(streams) - len(manifests), num_bytes)
 
-    def _claim(self) -> claims.Held:
-        return claims.claim(self._store, self._me, takes_over=True)
+    def _claim(self) -> Held:
+        return claims.claim(self._store, self._me, takes_over=True, catalog=self._earlier_catalog)
+
+    def _earlier_catalog(self, earlier: EarlierRoot | None) -> claims.Catalog:
+        """What a version without a log has left."""
+        content = None if earlier is None else catalog_copy(self._store, earlier.catalog)
+        return claims.Catalog(content or b"")
 
     def _finish(self) -> None:
         """See that the tier is still ours, and what counts in it from now on."""
@@ -422,8 +431,10 @@ class _Restore:
 
     # -- the catalog
 
-    def _write_catalog(self, content: bytes | None, streams: list[Stored]) -> None:
-        put_catalog(self._data, content, streams, self._begin_unstored)
+    def _write_catalog(self, log: claims.Found, streams: list[Stored]) -> None:
+        make_catalog(self._data, log)
+        Unlogged(self._data).begin()  # what manifests know better is logged
+        put_streams(self._data, streams, self._begin_unstored)
 
     def _begin_unstored(self, row: StreamRow) -> None:
         """Of this stream the store has nothing, and readers may have seen what it had.
@@ -443,17 +454,15 @@ def _with_settings(manifest: Manifest, tail: StoredTail) -> Stored:
     return Stored(row_of(manifest), manifest)
 
 
-def put_catalog(
+def put_streams(
     data: str,
-    content: bytes | None,
     stored: Iterable[Stored],
     begin: Callable[[StreamRow], None] | None = None,
 ) -> None:
-    """Put a copy of the catalog into a data folder that has none; blocks.
+    """Have streams in the catalog of a data folder that a store has; blocks.
 
     Args:
         data: the folder.
-        content: of the copy; None where there is none.
         stored: streams that the store has: these have files. See `row_with` for those that the
             catalog knows, too.
         begin: makes files for a stream that only the catalog knows; without it, it has none.
@@ -462,10 +471,6 @@ def put_catalog(
         CatalogError: it is of a later version, or no catalog.
         StorageError: the system refused.
     """
-    if content is not None:
-        file = replace_file(OsDisk(), str(Path(data, CATALOG_FILE)), content)
-        file.close()
-        os.chmod(file.path, 0o640)
     with usable_catalog(data) as catalog:
         hosts = set(catalog.virtual_hosts())
         known = {(row.virtual_host, row.name): row for row in catalog.streams()}
@@ -572,7 +577,7 @@ def tracking_of(store: ObjectStore, manifest: Manifest) -> Tracking:
 
 
 def catalog_copy(store: ObjectStore, copy: CatalogCopy | None) -> bytes | None:
-    """The newest copy of the catalog, or the newest one before it that can be read; None for none.
+    """The newest copy of the catalog of an earlier version that can be read; None for none.
 
     Raises:
         TierError: the store refused.
@@ -580,13 +585,24 @@ def catalog_copy(store: ObjectStore, copy: CatalogCopy | None) -> bytes | None:
     if copy is None:
         return None
     try:
-        return read_object(store, copy.key, StoredFile(copy.size, copy.crc), _MOST_CATALOG)
-    except BadObjectError as error:
+        content = read_object(store, copy.key, StoredFile(copy.size, copy.crc), _MOST_CATALOG)
+        rows_of(content)
+    except (BadObjectError, CatalogError) as error:
         logger.error("%s; looking for an older copy of the catalog", error)
-    keys = {revision_of(found.key): found.key for found in store.listing(CATALOG_FOLDER)}
+    else:
+        return content
+    keys = {_revision_of(found.key): found.key for found in store.listing(CATALOG_FOLDER)}
     for revision in sorted(keys, reverse=True):
         if revision < copy.revision:
-            with suppress(MissingError):
-                return store.get(keys[revision], _MOST_CATALOG).content
+            with suppress(MissingError, CatalogError):
+                content = store.get(keys[revision], _MOST_CATALOG).content
+                rows_of(content)
+                return content
     logger.error("there is no copy of the catalog: users, exchanges and bindings are not restored")
     return None
+
+
+def _revision_of(key: str) -> int:
+    """The revision in the key of a copy; -1 for any other key."""
+    first = key.rpartition("/")[2].partition(".")[0]
+    return int(first) if first.isdecimal() else -1

@@ -23,13 +23,14 @@ from segments import Log, SegmentsError
 from segments.disk import OsDisk
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
+from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.catalog.writer import CatalogWriter, Subject
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import lifecycle
 from streamd.broker.tier.backlog import Backlog
-from streamd.broker.tier.catalog_copy import CatalogCopies
+from streamd.broker.tier.catalog_log import CatalogLog
 from streamd.broker.tier.confirm_watch import Unconfirmed
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.line import Line
@@ -71,7 +72,7 @@ class Tier:
     Args:
         now_ms: the wall clock.
         fetcher: reads from the store, once that is known.
-        catalog: of which there is to be a copy in the store.
+        catalog: whose changes are logged in the store.
         traffic: what is counted of it.
 
     Attributes:
@@ -98,11 +99,11 @@ class Tier:
         self._fetcher = fetcher
         self._catalog = catalog
         self._supervisor = supervisor
-        self._copies: CatalogCopies | None = None
+        self._log: CatalogLog | None = None
         self._streams: dict[tuple[Name, Name], TieredStream] = {}
         self._open: dict[TieredStream, None] = {}
         self._waits: set[trio.CancelScope] = set()  # of those who wait for uploads
-        self._has_copies = trio.Event()
+        self._has_log = trio.Event()
         self.ownership = ownership = Ownership(config, identity, disk, self)
         self.uploader = Uploader(supervisor, lambda: ownership.may_write, ownership.look_again)
         self.removals = Removals(
@@ -117,7 +118,7 @@ class Tier:
             self._find,
             interval,
             traffic.slot_seconds,
-            may_move=config.tier.startswith("file:"),
+            may_move=ownership.may_move,
         )
         self._parts = TierParts(
             ownership,
@@ -149,7 +150,7 @@ class Tier:
         start("confirming through the tier", self.confirms.run)
         start("looking at ages in the tier", self._sweep)
         start("removing from the tier", self.removals.run)
-        start("copying the catalog to the tier", self._copy_catalog)
+        start("logging the catalog in the tier", self._log_catalog)
 
     # -- what `Ownership` tells
 
@@ -222,23 +223,27 @@ class Tier:
         else:
             self._open.pop(stream, None)
 
-    async def _copy_catalog(self) -> None:
-        """Keep a copy of the catalog in the store."""
+    async def _log_catalog(self) -> None:
+        """Have what changes in the catalog in the log."""
         owner = self.ownership
         await owner.taken()
-        copies = CatalogCopies(
-            self._data, owner.store, lambda: owner.identity, owner.give_up, owner.note_revision
+        self._log = CatalogLog(
+            Unlogged(self._data),
+            owner.store,
+            lambda: owner.identity,
+            owner.give_up,
+            owner.read,
+            may_move=owner.may_move,
         )
-        self._copies = copies
-        self._has_copies.set()
-        self._catalog.tell(copies.changed)
-        await copies.run()
+        self._has_log.set()
+        self._catalog.tell(self._log.changed)
+        await self._log.run()
 
     async def _catalog_stored(self) -> None:
         """Return when the store has what is committed to the catalog now."""
-        await self._has_copies.wait()
-        if self._copies is not None:
-            await self._copies.stored()
+        await self._has_log.wait()
+        if self._log is not None:
+            await self._log.stored()
 
     def tells_ends(self, virtual_host: Name, names: Iterable[Name]) -> set[str]:
         """Streams whose end is answered when the store knows it, however they confirm now."""
@@ -343,7 +348,7 @@ class Tier:
         trouble = "" if self.ownership.state is TierState.OK else self.ownership.sentence
         missing = what_is_missing(requests, trouble)
         if is_over:
-            is_behind = self._copies is None or self._copies.is_behind
+            is_behind = self._log is None or self._log.is_behind
             what = missing or ("the catalog" if is_behind else "the end of deleted streams")
             what += f": {trouble}" if trouble and not missing else ""
             details = f"after {seconds:g} seconds the tier does not have everything: {what}"

@@ -21,9 +21,9 @@ from segments.disk import OsDisk
 from segments.errors import FormatError, SegmentsError
 from segments.gaps import Gap
 from segments.recovery.tail import Tail, TailChunk
+from segments.store.bad_object import BadObjectError
 from segments.store.cluster import WalMark
 from segments.store.fields import Plain
-from segments.store.lookup import BadObjectError
 from segments.store.object_names import StreamKey
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.store.wal import (

@@ -126,7 +126,7 @@ def write_old(folder: Path, version: int) -> None:
     db.close()
 
 
-@pytest.mark.parametrize("version", range(1, 8))
+@pytest.mark.parametrize("version", range(1, 9))
 def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
     write_old(tmp_path, version)
     for _ in range(2):

@@ -9,7 +9,7 @@ import trio
 
 from segments.store import stores
 from segments.store.manifest import Manifest, decode_manifest
-from segments.store.object_names import StreamKey
+from segments.store.object_names import CLUSTER, LOG_FOLDER, SNAPSHOT_FOLDER, StreamKey
 from streamd.broker.tier.tier import Tier
 from streamd.operations.names import as_sent
 from tests.support.fake_store import FakeStore
@@ -74,10 +74,15 @@ def manifest_of(store: FakeStore, name: str) -> Manifest:
 
 def orphans(store: FakeStore) -> set[str]:
     """Objects that nothing names."""
-    named = {"v1/cluster"}
+    named: set[str] = set()
     for manifest in manifests(store):
         named |= manifest.keys() | {manifest.stream.manifest}
-    return {key for key in store.objects if key not in named and "/catalog/" not in key}
+    return {key for key in store.objects if key not in named and not is_of_log(key)}
+
+
+def is_of_log(key: str) -> bool:
+    """It is of the log of metadata, or its root."""
+    return key == CLUSTER or key.startswith((f"{LOG_FOLDER}/", f"{SNAPSHOT_FOLDER}/"))
 
 
 def stored_bytes(store: FakeStore, manifest: Manifest) -> bytes:

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.store.cluster import decode_cluster
 from segments.store.manifest import decode_manifest, encode_manifest
-from segments.store.object_names import CATALOG_FOLDER, CLUSTER
+from segments.store.object_names import CLUSTER
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
-from tests.broker.tier.support import SEGMENT_BYTES, opening, tiered
+from tests.broker.tier.support import SEGMENT_BYTES, is_of_log, opening, tiered
 from tests.support.fake_store import WRITES, Call, FakeStore, Kept
 from tests.support.marked import ONE, TWO, Read, matching, message, messages, of_group, plain
 from tests.support.server import OK, Harness, Peer, harness
@@ -108,15 +107,14 @@ async def recorded(folder: Path, scenario: Scenario = remove_and_add) -> list[Ob
 
 
 def _has_catalog(objects: Objects) -> bool:
-    held = objects.get(CLUSTER)
-    return held is not None and decode_cluster(held.content).catalog is not None
+    return CLUSTER in objects
 
 
 def skewed(data: Objects, catalog: Objects) -> Objects:
     """Segments and manifests of one moment, with the catalog of another."""
 
     def is_catalog(key: str) -> bool:
-        return key == CLUSTER or key.startswith(f"{CATALOG_FOLDER}/")
+        return is_of_log(key)
 
     return {k: v for k, v in data.items() if not is_catalog(k)} | {
         k: v for k, v in catalog.items() if is_catalog(k)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 
 from segments import Log
 from segments.disk import OsDisk
-from segments.errors import CorruptError, FormatError, StorageError, VersionError
-from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.errors import CorruptError, StorageError
+from segments.store.cluster import Cluster, WalMark
+from segments.store.metadata_log import Row
 from segments.store.object_names import CLUSTER
 from segments.store.object_store import ConflictError, TierError
 from streamd.broker.tier import claims
-from streamd.broker.tier.claims import FencedError
+from streamd.broker.tier.claims import FasterError, FencedError
 from streamd.broker.tier.identity import IDENTITY_FILE, Identity, begin_epoch
 from streamd.server import StartError
 from tests.broker.tier.support import passes, tier_of, tiered
@@ -25,50 +25,6 @@ from tests.support.logs import append
 from tests.support.server import harness
 
 A, B = Identity("a" * 16, 5, "1" * 16), Identity("b" * 16, 3, "2" * 16)
-numbers = st.integers(0, 1 << 62)
-names = st.text("0123456789abcdef", min_size=16, max_size=16)
-copies = st.none() | st.builds(CatalogCopy, numbers, numbers, names, numbers, numbers)
-clusters = st.builds(
-    Cluster,
-    revision=numbers,
-    epoch=numbers,
-    writer=names,
-    start=names,
-    catalog=copies,
-    since=numbers,
-    tier=st.just("") | names,
-)
-
-
-class TestObject:
-    @given(clusters)
-    def test_it_says_what_was_written(self, cluster: Cluster) -> None:
-        assert decode_cluster(encode_cluster(cluster)) == cluster
-
-    @given(clusters, st.data())
-    def test_damage_is_found(self, cluster: Cluster, data: st.DataObject) -> None:
-        content = bytearray(encode_cluster(cluster))
-        at = data.draw(st.integers(0, len(content) - 3))
-        content[at] ^= 1 << data.draw(st.integers(0, 7))
-        with pytest.raises(FormatError):
-            decode_cluster(bytes(content))
-
-    @given(clusters, st.data())
-    def test_a_part_is_found(self, cluster: Cluster, data: st.DataObject) -> None:
-        content = encode_cluster(cluster)
-        with pytest.raises(FormatError):
-            decode_cluster(content[: data.draw(st.integers(0, len(content) - 3))])
-
-    def test_a_later_version_is_not_read(self) -> None:
-        cluster = Cluster(revision=1, epoch=1, writer="w", start="s")
-        content = encode_cluster(cluster).replace(b'"version":1', b'"version":2')
-        with pytest.raises(VersionError, match="expected 1"):
-            decode_cluster(content)
-
-    @pytest.mark.parametrize("content", [b"", b"{}", b"[1]\n2\n", b'{"format":"x"}\n{}\n', b"\xff"])
-    def test_something_else(self, content: bytes) -> None:
-        with pytest.raises(FormatError):
-            decode_cluster(content)
 
 
 class TestClaim:
@@ -93,10 +49,10 @@ class TestClaim:
     def test_anothers_is_not_taken(self) -> None:
         store = FakeStore()
         claims.claim(store, A)
-        before = store.objects[CLUSTER]
+        before = dict(store.objects)
         with pytest.raises(FencedError, match="epoch 5"):
             claims.claim(store, B)
-        assert store.objects[CLUSTER] == before
+        assert store.objects == before
 
     def test_but_when_that_is_asked_for(self) -> None:
         store = FakeStore()
@@ -147,15 +103,34 @@ class TestClaim:
         assert not isinstance(caught.value, ConflictError)
         claims.claim(store, A)
 
-    def test_the_catalog_is_named(self) -> None:
+    def test_rows_are_of_who_has_the_tier(self) -> None:
         store = FakeStore()
         held = claims.claim(store, A)
-        copy = CatalogCopy(1, 5, "0" * 16, 10, 11)
-        named = claims.name_catalog(store, held, copy, A)
-        assert named.cluster == replace(held.cluster, revision=2, catalog=copy)
+        rows = (Row("users", {"name": "u"}, None),)
+        named = claims.put_rows(store, held, rows, 7, 9)
+        assert named.cluster == replace(held.cluster, revision=2)
+        (entry,) = claims.go_on(store, held)[1]
+        assert (entry.rows, entry.change, entry.schema) == (rows, 7, 9)
         claims.claim(store, B, takes_over=True)
+        before = dict(store.objects)
+        with pytest.raises(FasterError):
+            claims.put_rows(store, named, rows, 8, 9)
         with pytest.raises(FencedError):
-            claims.name_catalog(store, named, copy, A)
+            claims.begin_since(store, named, A)
+        with pytest.raises(FencedError):
+            claims.mark_wals(store, A, named, lambda _: (WalMark(5, 0),))
+        assert store.objects == before
+
+    def test_what_two_changes_say_counts(self) -> None:
+        """Of one server, at the same time."""
+        store = FakeStore()
+        held = claims.claim(store, A)
+        claims.put_rows(store, held, (Row("users", {"name": "u"}, None),), 1, 9)
+        claims.mark_wals(store, A, held, lambda wals: (*wals, WalMark(5, 0)))
+        after = claims.begin_since(store, held, A)
+        assert after.cluster == replace(
+            held.cluster, revision=4, since=A.epoch, wals=(WalMark(5, 0),)
+        )
 
     def test_an_object_that_cannot_be_understood_is_left_alone(self) -> None:
         store = FakeStore()
@@ -229,8 +204,7 @@ class TestEpochs:
         async with tiered(tmp_path, store) as server:
             await passes(1)
             name = tier_of(server).ownership.identity.name
-        wanted = Cluster(revision=9, epoch=70, writer=name, start="x")
-        store.replace(CLUSTER, encode_cluster(wanted), store.objects[CLUSTER].etag)
+        claims.claim(store, Identity(name, 70, "x"))
         async with tiered(tmp_path, store) as server:
             await passes(1)
             assert tier_of(server).ownership.identity.epoch == 71

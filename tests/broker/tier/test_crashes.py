@@ -24,6 +24,7 @@ from tests.broker.tier.support import (
     A_FRAME,
     SEGMENT_BYTES,
     bodies,
+    is_of_log,
     manifest_of,
     manifests,
     passes,
@@ -271,5 +272,5 @@ async def _is_tidy(server: Harness, store: FakeStore, *, is_there: bool) -> None
     left = {m.stream.folder for m in manifests(store)}
     assert len(left) == is_there
     named = {key for m in manifests(store) for key in (*m.keys(), m.stream.manifest)}
-    named |= {"v1/cluster"} | {key for key in store.objects if "/catalog/" in key}
+    named |= {key for key in store.objects if is_of_log(key)}
     assert {key for key in store.objects if not key.startswith("probe-")} == named

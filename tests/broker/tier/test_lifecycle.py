@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from segments import StorageError
-from segments.store.cluster import decode_cluster, encode_cluster
 from segments.store.manifest import encode_manifest
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
+from streamd.broker.tier.claims import begin_since, look
 from streamd.broker.tier.deletions import Deletions
 from streamd.operations.errors import Refused
 from streamd.wire.stream import commands as c
@@ -20,6 +20,7 @@ from tests.broker.tier.support import (
     A_FRAME,
     SEGMENT_BYTES,
     bodies,
+    is_of_log,
     manifest_of,
     manifests,
     orphans,
@@ -42,7 +43,11 @@ async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
 
 
 def of_streams(store: FakeStore) -> set[str]:
-    return {key for key in store.objects if "~" in key}
+    return {key for key in store.objects if is_of_stream(key)}
+
+
+def is_of_stream(key: str) -> bool:
+    return "~" in key and not is_of_log(key)
 
 
 class TestDeletion:
@@ -273,9 +278,9 @@ class TestOrphans:
             manifest = manifest_of(store, "s")
             old = encode_manifest(replace(manifest, epoch=0))
             store.objects[manifest.stream.manifest].content = old
-            cluster = store.objects["v1/cluster"]
-            since = replace(decode_cluster(cluster.content), since=1)
-            cluster.content = encode_cluster(since)
+            held = look(store)
+            assert held is not None
+            begin_since(store, held, tier.ownership.identity._replace(epoch=1))
             await tier.collect(dry_run=False)
             assert manifest.keys() <= set(store.objects)
 
@@ -328,7 +333,7 @@ class TestOrphans:
             peer = await a_stream(server)
             await publish(peer, 0, 30)
             await passes(5)
-            old = {key: kept for key, kept in store.objects.items() if "~" in key}
+            old = {key: kept for key, kept in store.objects.items() if is_of_stream(key)}
             assert await peer.code(c.Delete, "s") == OK
             await publish(await a_stream(server), 0, 30)
             await passes(5)
@@ -405,5 +410,5 @@ async def test_a_manifest_that_is_not_of_this_log(tmp_path: Path) -> None:
         await reader.subscribe("s", credit=100)
         assert await reader.bodies(120) == bodies(0, 120)
         await passes(100)
-        assert {key for key in before if "~" in key} == of_streams(store)
+        assert {key for key in before if is_of_stream(key)} == of_streams(store)
     assert manifests(store)[0].next_offset == 500

@@ -19,7 +19,7 @@ from segments.gaps import RESTORE_GAP
 from segments.journal import journal_of
 from segments.store.lookup import by_stream, read_folder
 from segments.store.manifest import Manifest, StoredFile, StoredTracking, encode_manifest
-from segments.store.object_names import CATALOG_FOLDER, StreamKey, names_in
+from segments.store.object_names import SNAPSHOT_FOLDER, StreamKey, names_in
 from segments.store.object_store import ConflictError, DeniedError
 from segments.tracking import Tracking
 from streamd.broker.tier import restore as restoring
@@ -30,7 +30,7 @@ from streamd.server import StartError
 from tests.broker.tier.support import tiered
 from tests.support.fake_store import Call, FakeStore, Kept, late_answers
 from tests.support.server import Harness, harness
-from tests.support.tier_upload import upload_catalog, upload_stream
+from tests.support.tier_upload import upload_catalog, upload_snapshot, upload_stream
 
 TIER = {"tier": "s3://bucket/tier"}
 
@@ -324,12 +324,13 @@ async def test_an_older_copy_of_the_catalog_is_better_than_none(
     tmp_path: Path, store: FakeStore
 ) -> None:
     await _old_machine(tmp_path / "old", store)
-    upload_catalog(store, tmp_path / "old", revision=2)
-    store.flip(_key(store, f"{CATALOG_FOLDER}/2."), 100)
+    key = upload_snapshot(store, tmp_path / "old")
+    store.flip(key, 900)
     assert await _contents(tmp_path / "a", restore=True) == {"s": (0, 10)}
-    for key in [key for key in store.objects if key.startswith(CATALOG_FOLDER)]:
+    for key in [key for key in store.objects if key.startswith(SNAPSHOT_FOLDER)]:
         del store.objects[key]
-    assert await _contents(tmp_path / "b", restore=True) == {"s": (0, 10)}
+    with pytest.raises(StartError, match="cannot be used"):
+        await _contents(tmp_path / "b", restore=True)
 
 
 async def test_a_catalog_of_a_later_version_is_left_alone(tmp_path: Path, store: FakeStore) -> None:
@@ -646,7 +647,7 @@ async def test_arguments_that_nobody_can_have_declared(
     await _old_machine(tmp_path / "old", store, ("s", "t"))
     manifest = _manifest(store, "s")
     if not is_known:
-        upload_catalog(store, tmp_path / "empty", revision=9)
+        upload_catalog(store, tmp_path / "empty")
     store.objects[manifest.stream.manifest].content = encode_manifest(
         replace(manifest, arguments=arguments, settings=arguments)
     )
@@ -664,7 +665,7 @@ async def test_a_catalog_with_something_wrong_in_it(
     await _old_machine(tmp_path / "old", store)
     with closing(sqlite3.connect(tmp_path / "old" / "catalog.sqlite")) as catalog, catalog:
         catalog.execute("UPDATE streams SET arguments = ?", (text,))
-    upload_catalog(store, tmp_path / "old", revision=9)
+    upload_catalog(store, tmp_path / "old")
     for options in ({"restore": True}, {"read_only": True}):
         with pytest.raises(StartError, match="the copy of the catalog"):
             async with harness(tmp_path / next(iter(options)), **TIER, **options):

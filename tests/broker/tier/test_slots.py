@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from segments.store.cluster import decode_cluster
-from segments.store.object_names import CLUSTER, WAL_FOLDER
+from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import TierError
 from segments.store.wal import decode_slot, encode_slot, slot_key
 from streamd.operations.errors import Refused
@@ -14,6 +13,7 @@ from streamd.operations.names import Name
 from tests.broker.tier.support import passes, tier_of, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer
+from tests.support.tiers import state_of
 
 STORE = {"stream_confirm": "store"}
 
@@ -142,11 +142,7 @@ async def test_what_counts_or_cannot_be_read_stays(tmp_path: Path) -> None:
         await passes(1)
         epoch = tier_of(server).ownership.identity.epoch
         before = set(_slots(store))
-        (mark,) = (
-            mark
-            for mark in decode_cluster(store.objects[CLUSTER].content).wals
-            if mark.epoch < epoch
-        )
+        (mark,) = (mark for mark in state_of(store).wals if mark.epoch < epoch)
         assert any(_is_fence(store, key) for key in before)
         assert await _collect(server) == []  # it is still to be read by a start
         await tier_of(server).confirms.shorten()

@@ -154,16 +154,16 @@ async def test_a_log_that_is_not_open(tmp_path: Path) -> None:
 
 async def test_the_catalog_is_stored(tmp_path: Path) -> None:
     store = FakeStore()
-    store.seconds = lambda call: 5.0 if "/catalog/" in call.key else 0.0
+    store.seconds = lambda call: 5.0 if call.name == "create" and "/~log/" in call.key else 0.0
     async with tiered(tmp_path, store) as server:
         await upload(server)
         await publish(await a_stream(server), 0, 1)
-        puts = store.count("put", "/catalog/")
+        entries = store.count("create", "/~log/")
         with late_answers(store):
             found = await upload(server)
         assert found.streams[0].next_offset == 20
-        assert store.count("put", "/catalog/") == puts + 1
-        store.fail(key="/catalog/", times=-1)
+        assert store.count("create", "/~log/") == entries + 1
+        store.fail(name="create", key="/~log/", times=-1)
         await a_stream(server, "t")
         assert (
             await reason(server)

@@ -386,7 +386,7 @@ async def test_a_stream_that_the_catalog_does_not_know_is_as_it_was_declared(
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
         await passes(5)
-        store.fail(key="/catalog/", times=-1)
+        store.fail(key="/~log/", times=-1)
         peer = await _publisher(server, max_age="7D")
         await peer.store([b"1"])
         lost = _copy(store)

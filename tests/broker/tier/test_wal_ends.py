@@ -76,7 +76,7 @@ async def test_a_machine_that_is_lost_brings_no_stream_back_whose_end_was_answer
         assert server.host.names() == []
 
 
-@pytest.mark.parametrize("key", [WAL_FOLDER, "/catalog/", "manifest"])
+@pytest.mark.parametrize("key", [WAL_FOLDER, "/~log/", "manifest"])
 async def test_an_end_that_the_store_does_not_know_is_not_answered(
     tmp_path: Path, key: str
 ) -> None:

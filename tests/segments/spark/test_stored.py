@@ -161,7 +161,7 @@ def test_only_the_chunks_that_match_are_fetched(tmp_path: Path, store: Counted) 
     assert sorted(size for _, _, size in store.ranges) == sorted(
         int(size) for piece in wanted for size in piece.sizes
     )
-    planning = [CLUSTER, CLUSTER, manifest.stream.manifest]  # of logs, and of manifests that count
+    planning = [CLUSTER, manifest.stream.manifest]
     for suffix in (INDEX_SUFFIX, FILTER_SUFFIX):
         planning += [segment.key(manifest.stream, suffix) for segment in manifest.segments]
     assert sorted(store.whole) == sorted(planning)
@@ -193,7 +193,7 @@ def test_an_offset_needs_the_indexes_of_its_segments_alone(tmp_path: Path, store
     assert len(rows(path_in(store), startOffset="80", endOffset="100")) == 20
     second = manifest.segments[1]
     index = second.key(manifest.stream, INDEX_SUFFIX)
-    assert store.whole == [CLUSTER, CLUSTER, manifest.stream.manifest, index]
+    assert store.whole == [CLUSTER, manifest.stream.manifest, index]
     assert len(store.ranges) == 1
 
 
@@ -656,9 +656,9 @@ def test_the_newest_life_of_a_stream_is_meant(tmp_path: Path, store: Counted) ->
     expected = put_stream(store, folder, "/", "s", creation="2")
     put_stream(store, folder, "/", "s", creation="3", is_deleted=True)
     store.put(StreamKey("/", "s", "4").object(0, 1, "0" * 16, ".segment"), b"not named yet")
-    assert find_stream(store, "/", "s") == expected
+    assert find_stream(store, "/", "s", 0) == expected
     with pytest.raises(MissingError, match="nothing is stored of a stream t of the virtual host /"):
-        find_stream(store, "/", "t")
+        find_stream(store, "/", "t", 0)
     with pytest.raises(NotAStream, match="of a stream s of the virtual host v in"):
         find_stored(path_in(store, "s", "v"))
     store.put(expected.stream.manifest, b"x")

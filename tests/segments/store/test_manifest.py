@@ -13,7 +13,15 @@ from hypothesis import given, strategies as st
 from segments.checksum import crc32
 from segments.codec import Damage
 from segments.errors import FormatError, VersionError
-from segments.store.cluster import CatalogCopy, Cluster, decode_cluster, encode_cluster
+from segments.store.cluster import (
+    CatalogCopy,
+    Cluster,
+    EarlierRoot,
+    Root,
+    WalMark,
+    decode_root,
+    encode_root,
+)
 from segments.store.manifest import (
     Manifest,
     StoredFile,
@@ -23,7 +31,17 @@ from segments.store.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from segments.store.metadata_log import (
+    Entry,
+    Row,
+    SnapshotHead,
+    decode_entry,
+    decode_snapshot_head,
+    encode_entry,
+    encode_snapshot,
+)
 from segments.store.object_names import StreamKey, creation_in, parse_object
+from tests.support.tiers import earlier_root
 
 _numbers = st.integers(0, (1 << 63) - 1)
 _files = st.builds(StoredFile, _numbers, st.integers(0, (1 << 32) - 1))
@@ -258,24 +276,75 @@ def test_fields_of_the_wrong_type_are_one_sentence() -> None:
     assert all(len(one) < 200 and one.isprintable() for one in sentences)
 
 
-@pytest.mark.parametrize("decode", [decode_manifest, decode_cluster])
+def _encoded_again(found: object) -> bytes:
+    assert isinstance(found, EarlierRoot)
+    return earlier_root(found.cluster, found.catalog)
+
+
+def _encoded_head(found: SnapshotHead) -> bytes:
+    return encode_snapshot(found.cluster, found.change, b"")
+
+
+def _decoded_head(content: bytes) -> SnapshotHead:
+    return decode_snapshot_head(content)[0]
+
+
+@pytest.mark.parametrize("decode", [decode_manifest, decode_root])
 def test_json_that_is_deep_or_no_names(decode: Callable[[bytes], object]) -> None:
     for line in (b"[" * 100_000, b'{"a":' * 100_000, b"[]", b"7", b"null", b'"a"', b"\xff"):
         with pytest.raises(FormatError):
             decode(line + b'\n{"crc32":%d}\n' % crc32(line + b"\n"))
 
 
-def test_fields_of_the_cluster_object() -> None:
-    copy = CatalogCopy(3, 2, f"{5:016x}", 10, 11)
-    content = encode_cluster(Cluster(revision=1, epoch=2, writer="w", start="s", catalog=copy))
+_CLUSTER = Cluster(
+    revision=1, epoch=2, writer="w", start="s", tier="t", since=1, wals=(WalMark(1, 2),)
+)
+_ROOT = Root(tier="t", revision=1, uid=f"{5:016x}", size=10, crc=11)
+_ENTRY = Entry(
+    tier="t",
+    revision=2,
+    epoch=2,
+    writer="w",
+    start="s",
+    since=1,
+    wals=(WalMark(1, 2),),
+    change=3,
+    schema=9,
+    rows=(
+        Row("users", {"name": "u"}, {"tags": "[]", "n": None}),
+        Row("users", {"name": "v"}, None),
+    ),
+)
+
+
+def _decoded_entry(content: bytes) -> Entry:
+    return decode_entry(_ENTRY.key, content)
+
+
+@pytest.mark.parametrize(
+    ("decode", "encode", "content"),
+    [
+        (decode_root, encode_root, encode_root(_ROOT)),
+        (decode_root, _encoded_again, earlier_root(_CLUSTER, CatalogCopy(3, 2, "0" * 16, 10, 11))),
+        (_decoded_entry, encode_entry, encode_entry(_ENTRY)),
+        (_decoded_head, _encoded_head, encode_snapshot(_CLUSTER, 3, b"")),
+    ],
+)
+def test_fields_of_the_log_and_its_root(
+    decode: Callable[[bytes], object], encode: Callable[[Any], bytes], content: bytes
+) -> None:
+    """Each is what it should be, or is refused: what is read is written as it was."""
+    assert encode(decode(content)) == content
     line = json.loads(content.splitlines()[0])
     for path in _places(line):
         for odd in _ODD:
             with suppress(FormatError):
-                found = decode_cluster(_with_crc([_changed(line, path, odd)]))
-                assert decode_cluster(encode_cluster(found)) == found
-                assert found.epoch + 1
-                assert found.catalog is None or ".." not in found.catalog.key
+                found = decode(_with_crc([_changed(line, path, odd)]))
+                assert decode(encode(found)) == found
+    for at in range(len(content) - 2):
+        for part in (content[:at], content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]):
+            with pytest.raises(FormatError):
+                decode(part)
 
 
 def test_no_name_is_taken_for_the_hash_of_another() -> None:
