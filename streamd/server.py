@@ -32,7 +32,6 @@ from segments.store.object_store import TierError
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
-from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
 from streamd.broker.search_places import Place
@@ -448,7 +447,8 @@ async def open_server(
         try:
             catalog = Catalog(config.data)
             if config.tier and follower is None:
-                await _catch_up(config, identity)
+                open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
+                await catch_up(config.data, open_store, identity)
             contents = catalog.contents()
             writer = CatalogWriter(catalog, is_read_only=follower is not None)
             directory = UserDirectory(writer)
@@ -497,20 +497,6 @@ async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower
         return None
     except (RestoreError, TierError) as error:
         raise StartError(str(error)) from error
-
-
-async def _catch_up(config: Config, identity: Identity) -> None:
-    """Have what the log in the tier has, where the catalog was found to lack it."""
-    if not await threads.in_thread(Unlogged(config.data).is_behind):
-        return
-    try:
-        store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
-        await catch_up(config.data, store, identity)
-    except TierError as error:
-        raise StartError(
-            f"the data folder {config.data} lacks changes that the log in the tier has, and that "
-            f"cannot be read: {error}"
-        ) from error
 
 
 async def _begin_epoch(data: str) -> Identity:

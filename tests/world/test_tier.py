@@ -36,16 +36,19 @@ def _object(*lines: object) -> Kept:
     return Kept("\n".join(map(json.dumps, [*lines, {"crc32": 0}])).encode(), "", 0)
 
 
+_CLUSTER = {"tier": "t", "revision": 1, "epoch": 1, "since": 0, "wals": []}
+
+
 def _fine() -> TierWitness:
     """What was told of a stream with one segment, all of which is stored."""
     segment = {"base": 10, "next": 13, "epoch": 1, "uid": "ab", "files": {".segment": [3, 0]}}
     head = {"stream": "s", "epoch": 1, "next_offset": 13, "tracking": None, "deleted": False}
     told = TierWitness(_fine_messages())
     told.objects = {
-        CLUSTER: _object({"epoch": 1, "since": 0}),
+        CLUSTER: _object({"revision": 1, "uid": "ab"}),
         f"{_FOLDER}/manifest": _object(head, segment),
         _SEGMENT: Kept(b"abc", "", 0),
-        "v1/catalog/1.1.ab": Kept(b"", "", 0),
+        "v1/~snapshots/00000000000000000001.ab": _object({"cluster": _CLUSTER}),
     }
     told.status = {"state": "ok", "sentence": "", "epoch": "1"}
     told.status |= {"bytes_waiting": "0", "bytes_remote": "3"}

@@ -148,10 +148,9 @@ CREATE TABLE unlogged (
 ) WITHOUT ROWID;
 CREATE TABLE log_state (
     change INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    is_behind INTEGER NOT NULL
+    state TEXT NOT NULL
 );
-INSERT INTO log_state VALUES (0, '', 0);
+INSERT INTO log_state VALUES (0, '');
 """
 _SCHEMAS = (
     _SCHEMA_1,

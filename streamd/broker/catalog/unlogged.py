@@ -16,9 +16,9 @@ is not told that the store has it, the entry is met when the log is read on, as 
     a later one                     what it is here; it is still to be logged
 
 So in the end the catalog is the fold of the log, and what is noted. A data folder from a backup
-gets what the log has, and keeps what was changed there since and the log has not. That is done
-before anybody has read the catalog (`follow`); of a catalog that is in use it is only checked that
-nothing has to be changed in it (`check`). Otherwise it is noted, and done with the next start.
+gets what the log has, and keeps what was changed there since and the log has not. That is done at
+each start, before anybody has read the catalog (`follow`). If the store is away then, it is only
+checked later that nothing has to be changed in a catalog that is in use (`check`).
 """
 
 import json
@@ -139,17 +139,7 @@ class Unlogged:
         Raises:
             DifferentError: it has not.
         """
-        try:
-            self._read(entries, state, self._refuse)
-        except DifferentError:
-            with self._open() as db:
-                db.execute("UPDATE log_state SET is_behind = 1")
-            raise
-
-    def is_behind(self) -> bool:
-        """The log was found to have more than the catalog."""
-        with self._open() as db:
-            return bool(db.execute("SELECT is_behind FROM log_state").fetchone()[0])
+        self._read(entries, state, self._refuse)
 
     def insist(self, entries: Iterable[Entry], state: State) -> None:
         """Note everything in which the log is another one: what is here counts."""
@@ -171,7 +161,6 @@ class Unlogged:
         with self._open() as db:
             count = apply(db, entries, differs)
             put_state(db, state)
-            db.execute("UPDATE log_state SET is_behind = 0")
             return count
 
     def copy(self) -> sqlite3.Connection:
@@ -197,7 +186,7 @@ def packed(copy: sqlite3.Connection) -> bytes:
             for event in _EVENTS:
                 copy.execute(f"DROP TRIGGER IF EXISTS {_trigger(table, event)}")
         copy.execute("DELETE FROM unlogged")
-        copy.execute("UPDATE log_state SET change = 0, state = '', is_behind = 0")
+        copy.execute("UPDATE log_state SET change = 0, state = ''")
         copy.execute("VACUUM")
         return copy.serialize()
     except sqlite3.Error as error:

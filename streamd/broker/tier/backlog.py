@@ -40,7 +40,7 @@ class Backlog:
             now: seconds, by the clock of all looks.
             waiting: bytes of full segments that are not stored.
             stored: bytes of segments that were, since the start.
-            moved: bytes that the store has got, since the start.
+            moved: bytes of them that have arrived, also of those not stored yet; since the start.
         """
         self._measure(moved)
         if self._stored_at is None or not waiting or stored != self._stored:

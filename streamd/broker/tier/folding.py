@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import trio
+
 from segments.atomic_write import replace_file
 from segments.disk import OsDisk
 from segments.store.cluster import EarlierRoot
+from segments.store.local_copy import write_unrestored
 from segments.store.metadata_log import (
     AT_ONCE,
     Entry,
@@ -24,7 +27,7 @@ from segments.store.metadata_log import (
     read_root,
 )
 from segments.store.object_names import CLUSTER
-from segments.store.object_store import ObjectStore
+from segments.store.object_store import ObjectStore, TierError
 from segments.words import plural
 from streamd.broker.catalog import unlogged
 from streamd.broker.catalog.catalog import CATALOG_FILE, Catalog
@@ -34,9 +37,13 @@ from streamd.broker.tier import claims
 from streamd.broker.tier.claims import FencedError, Found
 from streamd.broker.tier.identity import Identity
 from streamd.broker.tier.patience import each, retry_store
+from streamd.broker.tier.requests import ask
 from streamd.net import threads
+from streamd.operations.names import stream_folder
 
 logger = logging.getLogger(__name__)
+
+_CATCH_UP_SECONDS = 5.0
 
 
 async def read_log(store: ObjectStore) -> Found | None:
@@ -104,28 +111,41 @@ def make_catalog(data: str, found: Found) -> None:
     Unlogged(data).follow([*first, *found.entries], State(found.held, revision, num_bytes))
 
 
-async def catch_up(data: str, store: ObjectStore, me: Identity) -> None:
-    """Have what the log has; nobody has read the catalog yet.
+async def catch_up(data: str, open_store: Callable[[], ObjectStore], me: Identity) -> None:
+    """Have what the log has, if the store answers soon; nobody has read the catalog yet.
+
+    Else it is read when the tier is taken, which says what is wrong with the store.
 
     Raises:
-        TierError: the store did not answer, or is not the right one.
         CatalogError: the catalog, or what the log says of it, cannot be used.
     """
-    notes = Unlogged(data)
+    notes, found = Unlogged(data), None
     state = await threads.in_thread(notes.state)
     known = None if state is None else state.held
-    try:
-        found = await retry_store(claims.examine, store, me, known)
-    except FencedError:
-        return  # it is another server's; that is said later
+    with trio.move_on_after(_CATCH_UP_SECONDS), suppress(TierError, FencedError):
+        found = await ask(claims.examine, await ask(open_store), me, known)
     if found is None or found.held.earlier is not None:
         return
     entries, now = await threads.in_thread(news_of, found, state, notes)
     count = await threads.in_thread(notes.follow, entries, now)
-    logger.warning(
-        "%s of the catalog are now as the log in the tier says, which this data folder lacked",
-        plural(count, "row"),
-    )
+    if count:
+        await threads.in_thread(_restore_later, data, entries)
+        logger.warning(
+            "the catalog lacked %s that the log in the tier has, as one from a backup does; it has "
+            "what the log has now",
+            plural(count, "change"),
+        )
+
+
+def _restore_later(data: str, entries: Iterable[Entry]) -> None:
+    """Have streams that have no folder restored when they are opened; blocks."""
+    disk, rows = OsDisk(), {_named(row): row for entry in entries for row in entry.rows}
+    for row in rows.values():
+        if row.table == "streams" and row.values is not None:
+            folder = stream_folder(data, str(row.key["virtual_host"]), str(row.key["name"]))
+            if not Path(folder).exists():
+                disk.make_folder(folder)
+                write_unrestored(disk, folder, "the data folder, as one from a backup, lacked it")
 
 
 def news_of(found: Found, state: State | None, notes: Unlogged) -> tuple[list[Entry], State]:

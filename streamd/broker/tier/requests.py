@@ -70,13 +70,14 @@ class CountedStore:
     Attributes:
         requests: so far, by kind.
         transferred: bytes of those that were answered, and of parts of files, by kind.
+        file_bytes: of files that were put, in parts that have arrived.
         errors: requests that failed; what is missing, or was changed meanwhile, is no failure.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
         self.requests: Counter[str] = Counter()
         self.transferred: Counter[str] = Counter()
-        self.errors = 0
+        self.file_bytes = self.errors = 0
         self._inner = inner
         self._lock = threading.Lock()
 
@@ -136,6 +137,8 @@ class CountedStore:
 
         def note_moved(some: int) -> None:
             self._add(Kind.PUT, some)
+            with self._lock:
+                self.file_bytes += some
             moved(some)
             expect(under_way)
 

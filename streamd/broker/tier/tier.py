@@ -52,7 +52,6 @@ from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.tier_reports import (
     Collected,
-    Kind,
     StreamTier,
     TierState,
     TierStatus,
@@ -282,7 +281,7 @@ class Tier:
         backlog, was_behind = self._backlog, bool(self._backlog.sentence)
         stored = sum(stream.uploaded_bytes for stream in self._streams.values())
         store = self.ownership.counted
-        moved = store.transferred[Kind.PUT] if store is not None else 0
+        moved = store.file_bytes if store is not None else 0
         backlog.look(trio.current_time(), waiting, stored, moved)
         if backlog.sentence and not was_behind:
             logger.warning("tier: %s", backlog.sentence)

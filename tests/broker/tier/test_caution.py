@@ -1,16 +1,20 @@
 """What is in doubt is not removed from the store, and what goes by itself is no fault."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from segments.store.local_copy import MANIFEST_FILE
 from segments.store.manifest import Manifest
+from segments.store.object_names import LOG_FOLDER
 from streamd.broker.tier.deletions import Deletions
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name, stream_folder
+from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
     SEGMENT_BYTES,
+    bodies,
     manifest_of,
     manifests,
     passes,
@@ -19,7 +23,7 @@ from tests.broker.tier.support import (
     tiered,
 )
 from tests.support.fake_store import Call, FakeStore
-from tests.support.server import Harness
+from tests.support.server import FIRST, Harness
 
 HOST, S = Name("/"), Name("s")
 
@@ -67,7 +71,10 @@ async def test_streams_that_an_older_backup_does_not_know_stay(
         await passes(5)
     backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     async with tiered(tmp_path, store) as server:
+        await passes(5)
+        store.fail(name="create", key=LOG_FOLDER, times=-1)
         await _store_some(server)
+    store.heal()
     for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
         path.unlink()
     for path, content in backup.items():
@@ -78,6 +85,29 @@ async def test_streams_that_an_older_backup_does_not_know_stay(
         await tier_of(server).collect(dry_run=False)
     assert _is_whole(store, manifest)
     assert "stream s is in the tier but not in the catalog" in caplog.text
+
+
+async def test_an_older_backup_gets_what_the_log_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path, store):
+        await passes(5)
+    backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    async with tiered(tmp_path, store) as server:
+        await _store_some(server)
+        stored = manifest_of(store, "s").next_offset
+    shutil.rmtree(tmp_path)
+    for path, content in backup.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    async with tiered(tmp_path, store) as server:
+        reader = await server.peer()
+        await reader.subscribe("s", FIRST, credit=1_000)
+        assert await reader.bodies(stored) == bodies(0, stored)
+        await passes(5)
+        assert tier_of(server).ownership.state is TierState.OK
+    assert "the catalog lacked" in caplog.text
 
 
 async def test_nothing_is_verified_where_nothing_is_stored(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.store.object_names import WAL_FOLDER
+from segments.store.object_names import LOG_FOLDER, WAL_FOLDER
 from streamd.broker.tier.confirm_watch import ConfirmWatch, Unconfirmed
 from streamd.broker.traffic import SECONDS, Histogram
 from streamd.engine.caller import DoorCaller
@@ -43,7 +43,7 @@ async def test_a_store_that_is_away_is_told_with_what_waits(
         await first.store([b"0"], publisher_id=1)
         assert not (await _status(server)).confirm_sentence
         store.fail(key=WAL_FOLDER, times=-1)
-        store.fail(key="v1/catalog", times=-1)
+        store.fail(key=LOG_FOLDER, times=-1)
         await server.host.create("more", [])
         await first.publish([b"1", b"2"], 2, publisher_id=1)
         await second.publish([b"1"], publisher_id=2)

@@ -15,6 +15,7 @@ from segments.gaps import RESTORE_GAP
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import TierError
 from segments.store.wal import Section, decode_slot
+from streamd.broker.tier import claims
 from streamd.broker.tier.wal import WalStream
 from streamd.operations.arguments import CONFIRM
 from streamd.server import StartError
@@ -380,16 +381,26 @@ async def test_machines_are_lost_one_after_the_other(tmp_path: Path) -> None:
             store = _copy(store)
 
 
+def _let_the_log_take_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks of write-ahead logs are written, changes of the catalog are not."""
+
+    def put_rows(*_: object, **__: object) -> None:
+        raise TierError("cannot reach fake://store")
+
+    monkeypatch.setattr(claims, "put_rows", put_rows)
+
+
 async def test_a_stream_that_the_catalog_does_not_know_is_as_it_was_declared(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
         await passes(5)
-        store.fail(key="/~log/", times=-1)
+        _let_the_log_take_no_rows(monkeypatch)
         peer = await _publisher(server, max_age="7D")
         await peer.store([b"1"])
         lost = _copy(store)
+    monkeypatch.undo()
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         row = server.host.row("s")
         assert row.arguments["max-age"].seconds == 7 * 86_400
@@ -398,18 +409,21 @@ async def test_a_stream_that_the_catalog_does_not_know_is_as_it_was_declared(
         assert server.host.find("s").log.next_offset == 1 + 2 * RESTORE_GAP
 
 
-async def test_settings_are_those_of_the_latest_messages(tmp_path: Path) -> None:
+async def test_settings_are_those_of_the_latest_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The catalog does not know the stream, and the manifest is from before they were changed."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
         await passes(5)
-        store.fail(key="/catalog/", times=-1)
+        _let_the_log_take_no_rows(monkeypatch)
         peer = await _publisher(server, max_age="7D")
         await peer.store([b"1"])
         await tier_of(server).confirms.shorten()
         await server.host.settings.set_arguments("s", [("max-age", "9D")])
         await peer.store([b"2"], 2)
         lost = _copy(store)
+    monkeypatch.undo()
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         row = server.host.row("s")
         assert row.arguments["max-age"].seconds == 7 * 86_400
