@@ -211,7 +211,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "A folder with several segments and without a": "what is named stays",
         "has no root | waits | begins a tier, unless": "an empty place stays empty",
         "has the id of another tier | waits | is fenced,": "an empty place stays empty",
-        "is of an earlier epoch or revision than was": "an empty place stays empty",
+        "lacks the last entry that was known, or has": "an empty place stays empty",
         "has the right id, and another writer | is": "an old server notices",
         "has the right id, and this server | takes it,": "nothing waits for ever",
         "While the server waits it says what it expected": "an empty place stays empty",

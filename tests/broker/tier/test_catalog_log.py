@@ -200,7 +200,7 @@ async def test_a_server_that_was_taken_over_logs_nothing(tmp_path: Path) -> None
 
 
 async def test_a_folder_from_a_backup_gets_what_the_log_has(tmp_path: Path) -> None:
-    """While the store is away at a start it says so later, logs nothing; the next start reads it."""
+    """If the store is away at a start it says so later, logs nothing; the next one reads it."""
     store = FakeStore()
     async with tiered(tmp_path / "a", store) as server:
         await (await server.peer()).create("s")
