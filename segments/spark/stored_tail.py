@@ -17,7 +17,7 @@ from segments.errors import FormatError
 from segments.spark import headers as columns
 from segments.spark.files import Loaded, Window
 from segments.spark.headers import Bytes, Headers, Numbers
-from segments.spark.ranges import AT_ONCE, ask_in_order
+from segments.spark.ranges import ask_in_order
 from segments.store.manifest import Manifest
 from segments.store.metadata_log import Held, look, read_on
 from segments.store.object_names import WAL_FOLDER, StreamKey
@@ -98,7 +98,7 @@ class Slots:
 
     def _found(self, store: ObjectStore) -> dict[str, list[Part] | None]:
         if self._held is None or self._held.earlier is not None:
-            self._held = look(store, ask_in_order, AT_ONCE)
+            self._held = look(store, ask_in_order)
         else:
             self._held = ([self._held] + [held for held, _ in read_on(store, self._held)])[-1]
         if self._held is None:

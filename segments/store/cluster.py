@@ -84,7 +84,7 @@ class Root:
     @property
     def key(self) -> str:
         """The key of the first snapshot."""
-        return snapshot_key(self.revision, self.uid)
+        return snapshot_key(self.tier, self.revision, self.uid)
 
 
 class CatalogCopy(NamedTuple):

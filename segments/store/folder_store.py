@@ -110,14 +110,18 @@ class FolderStore:
     def replace(self, key: str, content: bytes, etag: str) -> str:  # noqa: D102 - see ObjectStore
         return self._compare_and_set(key, content, etag)
 
-    def listing(self, folder: str) -> Iterator[Listed]:  # noqa: D102 - see ObjectStore
+    def listing(  # noqa: D102 - see ObjectStore
+        self, folder: str, after: str = ""
+    ) -> Iterator[Listed]:
         with self._refusals(f"list {folder}"):
             self._must_be_there()
             for path, folders, names in os.walk(self._path(folder), onerror=_raise_unless_missing):
                 folders[:] = sorted(name for name in folders if not name.startswith("."))
                 for name in sorted(names):
                     with suppress(FileNotFoundError):  # deleted in the meantime
-                        yield self._listed(os.path.join(path, name))
+                        key = os.path.relpath(os.path.join(path, name), self._root)
+                        if key > after:
+                            yield self._listed(key)
 
     def folders(self, folder: str) -> list[str]:  # noqa: D102 - see ObjectStore
         with self._refusals(f"list {folder}"):
@@ -249,9 +253,8 @@ class FolderStore:
             raise TierError(f"cannot use {key!r} as a key: a part of it is empty, or has a dot")
         return os.path.join(self._root, *parts)
 
-    def _listed(self, path: str) -> Listed:
-        found = os.stat(path)
-        key = os.path.relpath(path, self._root)
+    def _listed(self, key: str) -> Listed:
+        found = os.stat(os.path.join(self._root, key))
         return Listed(key, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def _must_be_there(self) -> None:

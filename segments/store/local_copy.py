@@ -26,6 +26,8 @@ from segments.marks import STORED, marked, put_mark
 from segments.store.manifest import Manifest, decode_manifest, encode_manifest
 
 MANIFEST_FILE = "manifest"
+# A reason: the stream was made after the backup that the data folder is from.
+LACKED = "the data folder, as one from a backup, lacked it"
 UNRESTORED_FILE = "unrestored"  # why a stream could not be restored; it is not opened then
 
 

@@ -1,7 +1,7 @@
 """The log of metadata: one object for each change, created if absent, never removed.
 
-    v1/~log/<tier>/<revision>             an entry; revisions are consecutive
-    v1/~snapshots/<revision>.<uid>        the catalog as of a revision, and what else was known then
+    v1/~log/<tier>/<revision>               an entry; revisions are consecutive
+    v1/~snapshots/<tier>/<revision>.<uid>   the catalog as of a revision, and what was known then
 
 Theory of operation. What is to be known of a tier is the fold of its entries (`after`). A change
 counts when its entry is there. Whoever writes has read on to the end, so it knows what its change
@@ -19,9 +19,9 @@ The epoch of a claim is not its revision: a server that starts while the store i
 its chunks with a new one at once. It grows along the log as revisions do, so it is the same order.
 
 An entry says which rows of the catalog are other ones, or gone. A snapshot has the whole catalog
-and spares its readers what is before; the newest that can be used is where reading begins. The
-first one is named by the root, and rests on nothing. A free name is the end only where nothing is
-behind it. An entry that is damaged is no end.
+and spares its readers what is before; the newest that can be used is where reading begins, whether
+the entries before it are still whole or not. The first one is named by the root. A free name is the
+end only where nothing is behind it. An entry that is damaged is no end.
 
 An entry is a line of JSON, and a line with its CRC-32; a snapshot has the catalog behind these,
 whose CRC-32 the line has. Calls block.
@@ -41,8 +41,15 @@ from segments.errors import FormatError
 from segments.store import fields
 from segments.store.bad_object import BadObjectError
 from segments.store.cluster import Cluster, EarlierRoot, Root, WalMark, decode_root
-from segments.store.object_names import CLUSTER, SNAPSHOT_FOLDER, entry_key, snapshot_in
-from segments.store.object_store import CutError, MissingError, ObjectStore, TooLargeError
+from segments.store.object_names import (
+    CLUSTER,
+    entry_key,
+    log_folder,
+    snapshot_folder,
+    snapshot_in,
+    snapshot_key,
+)
+from segments.store.object_store import MissingError, ObjectStore, TooLargeError
 
 _logger = logging.getLogger(__name__)
 
@@ -50,8 +57,7 @@ LOG_VERSION, SNAPSHOT_VERSION = 1, 1
 MOST_ENTRY = 64 << 20  # bytes
 MOST_SNAPSHOT = 512 << 20  # bytes; 10,000 streams have 2 MB
 _LOG, _SNAPSHOT = "streamd-log", "streamd-snapshot"
-_HEAD_BYTES = 64 << 10  # of a snapshot, that have its line in most cases
-AT_ONCE = 16  # entries that are asked for together
+_AT_ONCE = 16  # entries that are asked for together, at most
 
 Scalar: TypeAlias = int | float | str | None
 _Name = Annotated[str, Meta(pattern=r"^[a-z_]{1,64}\Z")]  # becomes a part of statements
@@ -105,7 +111,7 @@ class Entry:
 
 
 class Held(NamedTuple):
-    """What is known of a tier, and the object that says so: the last entry, or the root.
+    """What is known of a tier, and the object that says so: the last entry, a snapshot, the root.
 
     Attributes:
         earlier: of a tier without a log.
@@ -143,7 +149,7 @@ def encode_entry(entry: Entry) -> bytes:
         value = getattr(entry, name)
         if value != usual:
             line[name] = [asdict(row) for row in entry.rows] if name == "rows" else value
-    text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
     return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
 
 
@@ -183,8 +189,8 @@ def encode_snapshot(cluster: Cluster, change: int, catalog: bytes) -> bytes:
     return b"".join([head, f'{{"crc32":{crc32(head)}}}\n'.encode(), catalog])
 
 
-def decode_snapshot_head(content: bytes) -> tuple[SnapshotHead, int]:
-    """What a snapshot says, and where its catalog begins, by the first bytes of it.
+def decode_snapshot(content: bytes) -> tuple[SnapshotHead, bytes]:
+    """What a snapshot says, and the catalog.
 
     Raises:
         VersionError: a later version of this program wrote it.
@@ -194,19 +200,9 @@ def decode_snapshot_head(content: bytes) -> tuple[SnapshotHead, int]:
     crc_end = content.find(b"\n", head_end) + 1
     if not (head_end and crc_end):
         raise FormatError("it is not whole")
-    head = content[:head_end]
-    fields.check(head, content[head_end:crc_end], head, _SNAPSHOT, SNAPSHOT_VERSION)
-    return fields.decode(head, SnapshotHead), crc_end
-
-
-def decode_snapshot(content: bytes) -> tuple[SnapshotHead, bytes]:
-    """What a snapshot says, and the catalog.
-
-    Raises:
-        VersionError, FormatError: see `decode_snapshot_head`.
-    """
-    head, start = decode_snapshot_head(content)
-    catalog = content[start:]
+    line = content[:head_end]
+    fields.check(line, content[head_end:crc_end], line, _SNAPSHOT, SNAPSHOT_VERSION)
+    head, catalog = fields.decode(line, SnapshotHead), content[crc_end:]
     if len(catalog) != head.size or crc32(catalog) != head.crc:
         raise FormatError("its catalog is not whole")
     return head, catalog
@@ -291,76 +287,61 @@ def read_root(store: ObjectStore) -> tuple[Root | EarlierRoot, str, int] | None:
 
 
 class FoundSnapshot(NamedTuple):
-    """A snapshot: its head, and its catalog where that was asked for."""
+    """A snapshot as it was read."""
 
     head: SnapshotHead
     catalog: bytes
+    held: Held
 
 
-def newest_snapshot(store: ObjectStore, root: Root, *, with_catalog: bool) -> FoundSnapshot:
+class Found(NamedTuple):
+    """What a store has.
+
+    Attributes:
+        held: what is known at the end of its log.
+        snapshot: where reading began; None where that was something that was known before.
+        entries: that were read.
+    """
+
+    held: Held
+    snapshot: FoundSnapshot | None
+    entries: list[Entry]
+
+
+def _newest_snapshot(store: ObjectStore, root: Root) -> FoundSnapshot:
     """The newest snapshot that can be used.
-
-    Args:
-        store: where it is.
-        root: of the log.
-        with_catalog: else its head alone is read.
 
     Raises:
         BadObjectError: none can be used.
         TierError: the store is away.
     """
-    listed = {one.key: one.size for one in store.listing(SNAPSHOT_FOLDER)}
-    revisions = {key: at for key in listed if (at := snapshot_in(key)) is not None}
-    keys = [key for key in sorted(listed, reverse=True) if revisions.get(key, 0) > root.revision]
-    for key in keys:
+    keys = [one.key for one in store.listing(snapshot_folder(root.tier))]
+    for key in sorted(set(filter(snapshot_in, keys)) - {root.key}, reverse=True):
         try:
-            found = _read_snapshot(store, key, with_catalog=with_catalog)
-            _check_snapshot(found.head, root.tier, revisions[key])
+            return _read_snapshot(store, root.tier, key)
         except (FormatError, TooLargeError, MissingError) as error:
             _logger.error("the snapshot %s cannot be used: %s; the one before is read", key, error)
-        else:
-            return found
     try:
-        found = _read_snapshot(store, root.key, with_catalog=with_catalog)
-        _check_snapshot(found.head, root.tier, root.revision)
+        return _read_snapshot(store, root.tier, root.key)
     except (FormatError, TooLargeError, MissingError) as error:
         raise BadObjectError(root.key, error) from error
-    return found
 
 
-def _check_snapshot(head: SnapshotHead, tier: str, revision: int) -> None:
-    if (head.cluster.tier, head.cluster.revision) != (tier, revision):
+def _read_snapshot(store: ObjectStore, tier: str, key: str) -> FoundSnapshot:
+    found = store.get(key, MOST_SNAPSHOT)
+    head, catalog = decode_snapshot(found.content)
+    if (head.cluster.tier, head.cluster.revision) != (tier, snapshot_in(key)):
         raise FormatError(f"it is revision {head.cluster.revision} of {head.cluster.tier}")
+    return FoundSnapshot(head, catalog, Held(head.cluster, key, found.etag, crc32(found.content)))
 
 
-def _read_snapshot(store: ObjectStore, key: str, *, with_catalog: bool) -> FoundSnapshot:
-    if with_catalog:
-        return FoundSnapshot(*decode_snapshot(store.get(key, MOST_SNAPSHOT).content))
-    return FoundSnapshot(_read_head(store, key), b"")
-
-
-def _read_head(store: ObjectStore, key: str) -> SnapshotHead:
-    try:
-        return decode_snapshot_head(bytes(store.get_range(key, 0, _HEAD_BYTES)))[0]
-    except (FormatError, CutError):  # it is smaller, or its line is longer
-        return decode_snapshot_head(store.get(key, MOST_SNAPSHOT).content)[0]
-
-
-def begin_at(store: ObjectStore, cluster: Cluster, root: tuple[Root, str, int]) -> Held:
-    """What is known as of a snapshot, with the object that it is as of.
+def has_snapshot_behind(store: ObjectStore, tier: str, revision: int) -> bool:
+    """Whether one says more than the log up to a revision.
 
     Raises:
-        BadObjectError: that cannot be used, or is not there.
         TierError: the store is away.
     """
-    if cluster.revision == root[0].revision:
-        return Held(cluster, CLUSTER, *root[1:])
-    try:
-        read = read_entry(store, cluster.tier, cluster.revision)
-    except MissingError as error:
-        key = entry_key(cluster.tier, cluster.revision)
-        raise BadObjectError(key, "it is not there, and a snapshot as of it is") from error
-    return Held(cluster, read.entry.key, read.etag, read.crc)
+    return any(store.listing(snapshot_folder(tier), snapshot_key(tier, revision + 1, "")))
 
 
 # Gives what a call gives for each of some revisions, in their order.
@@ -369,55 +350,8 @@ Asking: TypeAlias = Callable[
 ]
 
 
-def read_on(
-    store: ObjectStore, held: Held, asking: Asking = map, at_once: int = 1
-) -> Iterator[tuple[Held, Entry]]:
-    """Entries behind what is known, to the end, and what is known then.
-
-    Args:
-        store: where they are.
-        held: what is known.
-        asking: asks for several; they are asked for in vain at the end.
-        at_once: how many. With more than one, it is seen that nothing is behind the end.
-
-    Raises:
-        BadObjectError: one cannot be used, or is missing: there is one behind it.
-        TierError: the store is away.
-    """
-    tier = held.cluster.tier
-
-    def one(revision: int) -> ReadEntry | None:
-        try:
-            return read_entry(store, tier, revision)
-        except MissingError:
-            return None
-
-    while True:
-        first = held.cluster.revision + 1
-        found = list(asking(one, range(first, first + at_once)))
-        for revision, read in zip(count(first), found, strict=False):
-            read_again = read
-            if read_again is None:
-                behind = any(found[revision - first :]) or (
-                    at_once > 1 and one(revision + 1) is not None
-                )
-                read_again = one(revision) if behind else None  # it may have come meanwhile
-                if read_again is None and behind:
-                    key = entry_key(tier, revision)
-                    raise BadObjectError(key, "it is not there, and later ones are")
-            if read_again is None:
-                return
-            held = following(held, read_again)
-            yield held, read_again.entry
-
-
-def look(store: ObjectStore, asking: Asking = map, at_once: int = 2) -> Held | None:
-    """What is to be known of a tier, by nothing that is known; None in an empty store.
-
-    Args:
-        store: where it is.
-        asking: see `read_on`.
-        at_once: see there, too.
+def find(store: ObjectStore, asking: Asking = map) -> Found | None:
+    """All that a store has, by nothing that is known; None for an empty one.
 
     Raises:
         BadObjectError: something cannot be used.
@@ -428,8 +362,58 @@ def look(store: ObjectStore, asking: Asking = map, at_once: int = 2) -> Held | N
         return None
     root, etag, crc = found
     if isinstance(root, EarlierRoot):
-        return Held(root.cluster, CLUSTER, etag, crc, root)
-    snapshot = newest_snapshot(store, root, with_catalog=False)
-    held = begin_at(store, snapshot.head.cluster, (root, etag, crc))
-    steps = list(read_on(store, held, asking, at_once))
-    return steps[-1][0] if steps else held
+        return Found(Held(root.cluster, CLUSTER, etag, crc, root), None, [])
+    snapshot = _newest_snapshot(store, root)
+    steps = list(read_on(store, snapshot.held, asking, is_to_end=True))
+    held = steps[-1][0] if steps else snapshot.held
+    return Found(held, snapshot, [entry for _, entry in steps])
+
+
+def read_on(
+    store: ObjectStore, held: Held, asking: Asking = map, *, is_to_end: bool = False
+) -> Iterator[tuple[Held, Entry]]:
+    """Entries behind what is known, to the end, and what is known then.
+
+    More and more are asked for together, so that nothing new costs one request.
+
+    Args:
+        store: where they are.
+        held: what is known.
+        asking: may ask for several at once.
+        is_to_end: it is seen that nothing is behind the first free name. Whoever has seen that
+            before need not again.
+
+    Raises:
+        BadObjectError: one cannot be used, or is missing: there is one behind it.
+        TierError: the store is away.
+    """
+    tier = held.cluster.tier
+
+    def read(revision: int) -> ReadEntry | None:
+        try:
+            return read_entry(store, tier, revision)
+        except MissingError:
+            return None
+
+    at_once = 1
+    while True:
+        first = held.cluster.revision + 1
+        there_are = asking(read, range(first, first + at_once))
+        for revision, there in zip(count(first), list(there_are), strict=False):
+            found = there
+            if found is None:
+                key = entry_key(tier, revision)
+                if not is_to_end or not any(store.listing(log_folder(tier), key)):
+                    return
+                found = read(revision)  # it may have come meanwhile
+                if found is None:
+                    raise BadObjectError(key, "it is not there, and later ones are")
+            held = following(held, found)
+            yield held, found.entry
+        at_once = min(2 * at_once, _AT_ONCE)
+
+
+def look(store: ObjectStore, asking: Asking = map) -> Held | None:
+    """What is known at the end of the log of a store; see `find`."""
+    found = find(store, asking)
+    return None if found is None else found.held

@@ -2,7 +2,7 @@
 
     v1/cluster                                                  the root of the log, written once
     v1/~log/<tier>/<revision>                                   a change of metadata
-    v1/~snapshots/<revision>.<uid>                              the catalog as of a revision
+    v1/~snapshots/<tier>/<revision>.<uid>                       the catalog as of a revision
     v1/~wal/<epoch>/<slot>                                      chunks in no manifest yet
     v1/<virtual host>/<stream>~<creation>/manifest              replaced by compare-and-set
     v1/<virtual host>/<stream>~<creation>/<base>.<epoch>.<uid>.segment, .index, .filter, .keys
@@ -30,7 +30,7 @@ _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
 _HASH_ROOM = 40  # of them, for a hash
 _HASHED = re.compile(rf".{{{_MOST_ESCAPED - _HASH_ROOM}}}-[0-9a-f]{{32}}")
-_SNAPSHOT = re.compile(rf"{SNAPSHOT_FOLDER}/([0-9]{{20}})\.[0-9a-f]{{16}}")
+_SNAPSHOT = re.compile(rf"{SNAPSHOT_FOLDER}/[^/]+/([0-9]{{20}})\.[0-9a-f]{{16}}")
 _OBJECT = re.compile(r"([0-9]{20})\.([0-9]+)\.([0-9a-f]{16})(\.[a-z]+)")
 
 
@@ -93,14 +93,24 @@ class ObjectName(NamedTuple):
     suffix: str
 
 
+def log_folder(tier: str) -> str:
+    """The folder of a log: no two tiers have one in common."""
+    return f"{LOG_FOLDER}/{quote(tier, safe='')}"
+
+
 def entry_key(tier: str, revision: int) -> str:
-    """The key of an entry of the log: no two tiers have one in common."""
-    return f"{LOG_FOLDER}/{quote(tier, safe='')}/{revision:020d}"
+    """The key of an entry of the log."""
+    return f"{log_folder(tier)}/{revision:020d}"
 
 
-def snapshot_key(revision: int, uid: str) -> str:
+def snapshot_folder(tier: str) -> str:
+    """The folder of a log's snapshots."""
+    return f"{SNAPSHOT_FOLDER}/{quote(tier, safe='')}"
+
+
+def snapshot_key(tier: str, revision: int, uid: str) -> str:
     """The key of a snapshot; uid is 16 hexadecimal digits, different for each."""
-    return f"{SNAPSHOT_FOLDER}/{revision:020d}.{uid}"
+    return f"{snapshot_folder(tier)}/{revision:020d}.{uid}"
 
 
 def snapshot_in(key: str) -> int | None:

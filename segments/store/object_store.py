@@ -111,8 +111,8 @@ class ObjectStore(Protocol):
     def replace(self, key: str, content: bytes, etag: str) -> str:
         """Write an object if it still has `etag`, once; its new etag. ConflictError if not."""
 
-    def listing(self, folder: str) -> Iterator[Listed]:
-        """All objects below a folder."""
+    def listing(self, folder: str, after: str = "") -> Iterator[Listed]:
+        """All objects below a folder, or those of greater keys than one alone."""
 
     def folders(self, folder: str) -> list[str]:
         """The folders directly in a folder, as keys without a slash at the end."""

@@ -149,10 +149,14 @@ class RemoteStore:
         with self._refusals(f"write {key}"):
             return self._etag(obstore.put(self._once, key, content, mode=expected))
 
-    def listing(self, folder: str) -> Iterator[Listed]:  # noqa: D102 - see ObjectStore
+    def listing(  # noqa: D102 - see ObjectStore
+        self, folder: str, after: str = ""
+    ) -> Iterator[Listed]:
         with self._refusals(f"list {folder}"):
-            for page in obstore.list(self._asked, folder, chunk_size=1_000):
+            for page in obstore.list(self._asked, folder, offset=after or None, chunk_size=1_000):
                 for found in page:
+                    if found["path"] <= after:  # of a store that knows no such beginning
+                        continue
                     modified = found["last_modified"].timestamp()
                     yield Listed(found["path"], found["size"], int(modified * 1000))
 

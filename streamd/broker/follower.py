@@ -66,7 +66,7 @@ from segments.store.lookup import (
 )
 from segments.store.manifest import Manifest, encode_manifest
 from segments.store.manifest_store import check_not_older
-from segments.store.metadata_log import Entry, Held
+from segments.store.metadata_log import Entry, Found, Held
 from segments.store.object_names import StreamKey, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.store.wal import Section
@@ -80,7 +80,7 @@ from streamd.broker.resources import Following
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
-from streamd.broker.tier.folding import make_catalog, read_log
+from streamd.broker.tier.folding import make_catalog
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.restore import (
@@ -237,7 +237,7 @@ class Follower:
             RestoreError: it cannot be done.
         """
         try:
-            found = await read_log(self._store)
+            found = await retry_store(claims.find, self._store)
             self._looked_ms = self._now_ms()
             if found is None:
                 raise RestoreError(
@@ -343,7 +343,7 @@ class Follower:
         if away is not None:  # perhaps for one stream alone: the others go on
             raise away
 
-    def _make_catalog(self, found: claims.Found) -> None:
+    def _make_catalog(self, found: Found) -> None:
         """Make a copy of the catalog of the server that writes; blocks."""
         folder = str(Path(self._data, _CATALOG))
         OsDisk().make_folder(folder)

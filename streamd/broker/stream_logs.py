@@ -138,7 +138,7 @@ class StreamLogs:
         except UnrestoredError as error:
             if tier is None:
                 raise
-            await tier.lost_copies.restore_again(self._virtual_host, row.name, error)
+            await tier.lost_copies.restore_again(self._virtual_host, row.name, error, tail)
         return await threads.in_thread(self._open_existing, row, stream, tail)
 
     def _open_existing(self, row: StreamRow, stream: Stream, tail: StoredTail | None) -> Log:

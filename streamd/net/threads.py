@@ -2,15 +2,17 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 import trio
 
 from segments.errors import StorageError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # Whose threads work is done in: the default limiter of trio's, unless a task says otherwise; then
@@ -54,6 +56,19 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
         if has_begun:
             raise
         raise NoThread from error
+
+
+def together(call: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """What a call that waits for somebody far away gives for each of a few items; blocks.
+
+    It is called from a thread, as `in_thread` begins it, and begins one for each item.
+    """
+    some = list(items)
+    if len(some) == 1:
+        return [call(some[0])]
+    with ThreadPoolExecutor(len(some)) as pool:
+        asked = [pool.submit(copy_context().run, call, item) for item in some]
+        return [one.result() for one in asked]
 
 
 def use(limiter: trio.CapacityLimiter) -> None:

@@ -237,13 +237,13 @@ class FakeStore:
                 raise ConflictError(f"cannot write {key} in {self}: somebody else has written it")
             return self._keep(key, content)
 
-    def listing(self, folder: str) -> Iterator[Listed]:
+    def listing(self, folder: str, after: str = "") -> Iterator[Listed]:
         with self._call("listing", folder):
             found = self.objects if self._stale is None else self._stale
             listed = [
                 Listed(key, len(kept.content), kept.modified_ms)
                 for key, kept in sorted(found.items())
-                if key.startswith(f"{folder}/")
+                if key.startswith(f"{folder}/") and key > after
             ]
         yield from listed
 

@@ -10,22 +10,14 @@ from typing import Any
 from segments import Log
 from segments.checksum import crc32
 from segments.journal import journal_of
-from segments.store.cluster import Cluster, Root
+from segments.store.cluster import Cluster
 from segments.store.manifest import (
     Manifest,
     StoredFile,
     StoredTracking,
     encode_manifest,
 )
-from segments.store.metadata_log import (
-    Row,
-    begin_at,
-    encode_snapshot,
-    look,
-    newest_snapshot,
-    read_on,
-    read_root,
-)
+from segments.store.metadata_log import Row, encode_snapshot, find, look
 from segments.store.object_names import StreamKey, snapshot_key
 from segments.store.object_store import ObjectStore
 from streamd.broker.catalog.catalog import Catalog
@@ -132,13 +124,10 @@ def upload_catalog(
 
 
 def _rows_before(store: ObjectStore) -> list[Row]:
-    found = read_root(store)
+    found = find(store)
     assert found is not None
-    assert isinstance(found[0], Root)
-    snapshot = newest_snapshot(store, found[0], with_catalog=True)
-    held = begin_at(store, snapshot.head.cluster, (found[0], *found[1:]))
-    rows = rows_of(snapshot.catalog)
-    return rows + [row for _, entry in read_on(store, held) for row in entry.rows]
+    assert found.snapshot is not None
+    return rows_of(found.snapshot.catalog) + [row for entry in found.entries for row in entry.rows]
 
 
 def upload_snapshot(store: ObjectStore, data: Path) -> str:
@@ -148,6 +137,6 @@ def upload_snapshot(store: ObjectStore, data: Path) -> str:
     before = look(store)
     assert before is not None
     held = put_rows(store, before, (), 0, VERSION)
-    key = snapshot_key(held.cluster.revision, f"{1:016x}")
+    key = snapshot_key(held.cluster.tier, held.cluster.revision, f"{1:016x}")
     store.put(key, encode_snapshot(held.cluster, 0, content))
     return key

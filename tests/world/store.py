@@ -90,7 +90,7 @@ def read_cluster(objects: Objects) -> dict[str, Any] | None:
 
 def _first_snapshot(content: bytes) -> str:
     """The key of the one that a root names."""
-    return SNAPSHOTS + "{revision:020d}.{uid}".format(**json.loads(content.splitlines()[0]))
+    return SNAPSHOTS + "{tier}/{revision:020d}.{uid}".format(**json.loads(content.splitlines()[0]))
 
 
 def _entry_key(tier: str, revision: int) -> str:
@@ -246,9 +246,7 @@ class WorldStore(FakeStore):
             there |= self.lost
             self.unstored += sorted(read_manifest(key, content).sizes().keys() - there)
         if key == CLUSTER:
-            named = SNAPSHOTS + "{revision:020d}.{uid}".format(
-                **json.loads(content.splitlines()[0])
-            )
+            named = _first_snapshot(content)
             self.unstored += [named] if named not in self.objects.keys() | self.right.keys() else []
         return super()._keep(key, content)
 

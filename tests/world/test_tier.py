@@ -45,10 +45,10 @@ def _fine() -> TierWitness:
     head = {"stream": "s", "epoch": 1, "next_offset": 13, "tracking": None, "deleted": False}
     told = TierWitness(_fine_messages())
     told.objects = {
-        CLUSTER: _object({"revision": 1, "uid": "ab"}),
+        CLUSTER: _object({"tier": "t", "revision": 1, "uid": "ab"}),
         f"{_FOLDER}/manifest": _object(head, segment),
         _SEGMENT: Kept(b"abc", "", 0),
-        "v1/~snapshots/00000000000000000001.ab": _object({"cluster": _CLUSTER}),
+        "v1/~snapshots/t/00000000000000000001.ab": _object({"cluster": _CLUSTER}),
     }
     told.status = {"state": "ok", "sentence": "", "epoch": "1"}
     told.status |= {"bytes_waiting": "0", "bytes_remote": "3"}

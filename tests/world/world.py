@@ -240,6 +240,7 @@ class World:
             patch.setattr(marks, "_last_ms", 0)
             patch.setattr(servers, "_ports", itertools.count(40_000))
             patch.setattr(threads, "in_thread", self.in_thread)
+            patch.setattr(threads, "together", lambda call, items: list(map(call, items)))
             patch.setattr(clients.connection, "_connect", self._reach)
             patch.setattr(key_schedule, "SPARE_BYTES", 20_000)
             patch.setattr(key_schedule, "FEW_BYTES", 1)

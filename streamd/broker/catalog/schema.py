@@ -144,13 +144,15 @@ CREATE TABLE unlogged (
     name TEXT NOT NULL,
     key TEXT NOT NULL,
     change INTEGER NOT NULL,
+    start TEXT NOT NULL,
     PRIMARY KEY (name, key)
 ) WITHOUT ROWID;
 CREATE TABLE log_state (
     change INTEGER NOT NULL,
-    state TEXT NOT NULL
+    state TEXT NOT NULL,
+    start TEXT NOT NULL
 );
-INSERT INTO log_state VALUES (0, '');
+INSERT INTO log_state VALUES (0, '', '');
 """
 _SCHEMAS = (
     _SCHEMA_1,

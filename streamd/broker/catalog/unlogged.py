@@ -2,18 +2,22 @@
 
 Theory of operation. Once a server has a tier, triggers on all tables of the catalog note the key of
 each row that is written or removed in the table `unlogged`, in the transaction that does it, with
-the number of the change. They are made of the schema, so no table is forgotten. They stay: what
-changes while the server runs without its tier is noted, too. Without a tier there are none.
+the number of the change and the start of the server. They are made of the schema, so no table is
+forgotten. They stay: what changes while the server runs without its tier is noted, too. Without a
+tier there are none.
 
 Whoever writes the log takes all that is noted (`take`): the rows as they are now, so that many
 changes are one row of one entry. When the store has the entry, the notes up to its change go, and
 the catalog is as of that revision, in one transaction (`written`). If the server ends between, or
 is not told that the store has it, the entry is met when the log is read on, as those of others are:
 
-    what is noted of a row          the row is
-    nothing                         what the entry says
-    a change that the entry has     what the entry says; the note goes
-    a later one                     what it is here; it is still to be logged
+    what is noted of a row                        the row is
+    nothing                                       what the entry says
+    a change of that start that the entry has     what the entry says; the note goes
+    a later one, or one of another start          what it is here; it is still to be logged
+
+An entry of another start is of one before, or of a life that a data folder from a backup does not
+know: what was changed here since is not in it.
 
 So in the end the catalog is the fold of the log, and what is noted. A data folder from a backup
 gets what the log has, and keeps what was changed there since and the log has not. That is done at
@@ -34,7 +38,7 @@ from segments.store.metadata_log import Entry, Held, Row, Scalar
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError
 from streamd.broker.catalog.schema import VERSION, migrate
 
-MOST_TAKEN = 8 << 20  # characters of values in an entry; what was changed together may be torn then
+MOST_TAKEN = 8 << 20  # bytes of values in an entry; what was changed together may be torn then
 _OWN = ("unlogged", "log_state")
 _BUSY_SECONDS = 10.0
 
@@ -94,9 +98,10 @@ class Unlogged:
         except sqlite3.Error as error:
             raise CatalogError(f"cannot use the catalog {self._path}: {error}") from error
 
-    def begin(self) -> None:
-        """From now on what changes is noted."""
+    def begin(self, start: str) -> None:
+        """From now on what changes is noted, as of this start of the server."""
         with self._open() as db:
+            db.execute("UPDATE log_state SET start = ?", (start,))
             for table in tables_of(db):
                 make_triggers(db, table)
 
@@ -186,7 +191,7 @@ def packed(copy: sqlite3.Connection) -> bytes:
             for event in _EVENTS:
                 copy.execute(f"DROP TRIGGER IF EXISTS {_trigger(table, event)}")
         copy.execute("DELETE FROM unlogged")
-        copy.execute("UPDATE log_state SET change = 0, state = ''")
+        copy.execute("UPDATE log_state SET change = 0, state = '', start = ''")
         copy.execute("VACUUM")
         return copy.serialize()
     except sqlite3.Error as error:
@@ -266,7 +271,7 @@ def make_triggers(db: sqlite3.Connection, table: str) -> None:
             notes += f"""
                 UPDATE log_state SET change = change + 1;
                 DELETE FROM unlogged WHERE name = '{table}' AND key = {key};
-                INSERT INTO unlogged SELECT '{table}', {key}, change FROM log_state;
+                INSERT INTO unlogged SELECT '{table}', {key}, change, start FROM log_state;
             """  # noqa: S608 - names of ours alone
         name = _trigger(table, event)
         db.execute(f"DROP TRIGGER IF EXISTS {name}")
@@ -294,9 +299,11 @@ def take(db: sqlite3.Connection) -> Taken:
     """What is noted; the oldest first, with as much of it as an entry may have."""
     rows: list[Row] = []
     size = change = 0
-    for table, text, number in db.execute("SELECT * FROM unlogged ORDER BY change").fetchall():
-        row = _row(db, table, json.loads(text))
-        size += len(text) + len(str(row.values))
+    noted = db.execute("SELECT name, key, change FROM unlogged ORDER BY change").fetchall()
+    columns = {table: columns_of(db, table) for table in tables_of(db)}
+    for table, text, number in noted:
+        row = _row(db, columns[table], table, json.loads(text))
+        size += len(text.encode()) + len(str(row.values).encode())
         if rows and size > MOST_TAKEN:
             break
         rows.append(row)
@@ -304,9 +311,11 @@ def take(db: sqlite3.Connection) -> Taken:
     return Taken(change, tuple(rows))
 
 
-def _row(db: sqlite3.Connection, table: str, key: list[Scalar]) -> Row:
+def _row(
+    db: sqlite3.Connection, columns: tuple[list[str], list[str]], table: str, key: list[Scalar]
+) -> Row:
     """A row as it is now."""
-    keys, others = columns_of(db, table)
+    keys, others = columns
     where = " AND ".join(f"{name} = ?" for name in keys)
     names = ", ".join(others) or "NULL"
     found = db.execute(f"SELECT {names} FROM {table} WHERE {where}", key).fetchone()  # noqa: S608
@@ -333,6 +342,7 @@ def apply(
     """
     count = 0
     differs = differs or _overwrite
+    columns = {table: columns_of(db, table) for table in tables_of(db)}
     for entry in entries:
         if entry.rows and entry.schema != VERSION:
             raise CatalogError(
@@ -340,19 +350,18 @@ def apply(
                 f"{VERSION}: start the program that wrote it"
             )
         for row in entry.rows:
-            count += _apply_row(db, entry, row, differs)
-        # Above those of any life of this folder: what is changed next is later.
-        db.execute("UPDATE log_state SET change = max(change, ?)", (entry.change,))
+            count += _apply_row(db, columns.get(row.table, ([], [])), entry, row, differs)
     return count
 
 
 def _apply_row(
     db: sqlite3.Connection,
+    columns: tuple[list[str], list[str]],
     entry: Entry,
     row: Row,
     differs: Callable[[sqlite3.Connection, Row], None],
 ) -> bool:
-    keys, others = columns_of(db, row.table) if row.table in tables_of(db) else ([], [])
+    keys, others = columns
     if (
         not keys
         or set(row.key) != set(keys)
@@ -361,10 +370,10 @@ def _apply_row(
         raise CatalogError(f"{entry.key} has something that is no row of {row.table}")
     note = (row.table, _key_text(db, [row.key[name] for name in keys]))
     where = "name = ? AND key = ?"
-    noted = db.execute(f"SELECT change FROM unlogged WHERE {where}", note).fetchone()  # noqa: S608
-    if noted is not None and noted[0] > entry.change:
+    noted = db.execute(f"SELECT change, start FROM unlogged WHERE {where}", note).fetchone()  # noqa: S608
+    if noted is not None and (noted[0] > entry.change or noted[1] != entry.start):
         return False
-    is_other = _row(db, row.table, [row.key[name] for name in keys]).values != row.values
+    is_other = _row(db, columns, row.table, [row.key[name] for name in keys]).values != row.values
     if is_other:
         differs(db, row)
     if differs is not _note or not is_other:
@@ -394,4 +403,4 @@ def _note(db: sqlite3.Connection, row: Row) -> None:
     note = row.table, _key_text(db, list(row.key.values()))
     db.execute("UPDATE log_state SET change = change + 1")
     db.execute("DELETE FROM unlogged WHERE name = ? AND key = ?", note)
-    db.execute("INSERT INTO unlogged SELECT ?, ?, change FROM log_state", note)
+    db.execute("INSERT INTO unlogged SELECT ?, ?, change, start FROM log_state", note)

@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 import trio
 
 from segments.store.metadata_log import Held, encode_snapshot
-from segments.store.object_names import SNAPSHOT_FOLDER, snapshot_in, snapshot_key
+from segments.store.object_names import snapshot_folder, snapshot_in, snapshot_key
 from segments.store.object_store import ObjectStore, TierError
 from streamd.broker.catalog import unlogged
 from streamd.broker.catalog.catalog import CatalogError
@@ -88,6 +88,13 @@ class CatalogLog:
         self._num_changes += 1
         self._work.set()
 
+    def grew(self, held: Held) -> None:
+        """Something was written into the log, perhaps by others of this server."""
+        state = self._state
+        if state is not None and held.cluster.revision - state.snapshot >= SNAPSHOT_REVISIONS:
+            self._state = None  # read on, and store a snapshot
+            self._work.set()
+
     async def stored(self) -> None:
         """Return when the store has what was committed before, however long it is away."""
         wanted = self._num_changes
@@ -128,6 +135,8 @@ class CatalogLog:
                 self._num_stored = changes
                 self._stored.unpark_all()
                 await self._snapshot()
+                if self._state is not None:
+                    self._read(self._state.held)
             return
 
     def _write_once(self) -> None:
@@ -142,7 +151,6 @@ class CatalogLog:
         while (taken := self._notes.take()).rows:
             state = self._put(state, taken)
         self._state = state
-        self._read(state.held)
 
     def _read_on(self) -> State:
         """See what is in the log, and let notes go that are."""
@@ -195,13 +203,16 @@ class CatalogLog:
                 unlogged.forget(copy, taken.change)
             change = unlogged.change_in(copy)
             content = encode_snapshot(state.held.cluster, change, unlogged.packed(copy))
-        revision = state.held.cluster.revision
-        self._store.put(snapshot_key(revision, random_name()), content)
+        tier, revision = state.held.cluster.tier, state.held.cluster.revision
+        key = snapshot_key(tier, revision, random_name())
+        self._store.put(key, content)
+        claims.check_there(self._store, {key: len(content)})
         self._state = State(state.held, revision)
         self._notes.written(self._state, 0)
-        self._read(state.held)
         with suppress(TierError):  # `tier gc` finds them
-            if old := old_snapshots([one.key for one in self._store.listing(SNAPSHOT_FOLDER)]):
+            if old := old_snapshots(
+                [one.key for one in self._store.listing(snapshot_folder(tier))]
+            ):
                 self._store.delete(old)
 
 

@@ -32,14 +32,13 @@ from segments.store.cluster import Cluster, EarlierRoot, Root, WalMark, encode_r
 from segments.store.manifest_store import are_there
 from segments.store.metadata_log import (
     Entry,
-    FoundSnapshot,
+    Found,
     Held,
     Row,
-    begin_at,
     encode_entry,
     encode_snapshot,
     following,
-    newest_snapshot,
+    has_snapshot_behind,
     read_entry,
     read_on,
     read_root,
@@ -47,10 +46,12 @@ from segments.store.metadata_log import (
 from segments.store.object_names import CLUSTER, SNAPSHOT_FOLDER, VERSION
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from streamd.broker.tier.identity import UNKNOWN_TIER, Identity, random_name
+from streamd.net import threads
 
 # What is said of a store that is not the right one.
 _WAITING = "It is asked again; meanwhile nothing is uploaded, and nothing leaves the disk"
 _ATTEMPTS = 20  # while entries of this server itself are faster
+_FAR = 1_000  # revisions that are read one by one rather than a snapshot
 _PUTS = 3  # of a snapshot: it is large
 
 
@@ -78,20 +79,6 @@ class FasterError(TierError):
     """Another entry is in the place of one that was to be written; read on."""
 
 
-class Found(NamedTuple):
-    """What a store that may be taken has.
-
-    Attributes:
-        held: what is known at the end of its log.
-        snapshot: where reading began; None where that was what the data folder knows.
-        entries: that were read.
-    """
-
-    held: Held
-    snapshot: FoundSnapshot | None
-    entries: list[Entry]
-
-
 class Catalog(NamedTuple):
     """A catalog for the first snapshot, see metadata_log.encode_snapshot."""
 
@@ -106,13 +93,23 @@ def look(store: ObjectStore) -> Held | None:
         TierError: the store did not answer, or what it has cannot be understood.
     """
     try:
-        return metadata_log.look(store)
+        return metadata_log.look(store, threads.together)
     except FormatError as error:
         raise TierError(str(error)) from error
 
 
-def go_on(store: ObjectStore, held: Held) -> tuple[Held, list[Entry]]:
+def find(store: ObjectStore) -> Found | None:
+    """All that a store has; see metadata_log.find."""
+    return metadata_log.find(store, threads.together)
+
+
+def go_on(store: ObjectStore, held: Held, *, is_to_end: bool = False) -> tuple[Held, list[Entry]]:
     """What is known of the tier now, and the entries since it was looked at last.
+
+    Args:
+        store: the store.
+        held: what is known.
+        is_to_end: see read_on.
 
     Raises:
         WrongStoreError: it is not there, or another tier is, or an older state of it.
@@ -120,7 +117,7 @@ def go_on(store: ObjectStore, held: Held) -> tuple[Held, list[Entry]]:
     """
     _check_there(store, held)
     try:
-        steps = list(read_on(store, held))
+        steps = list(read_on(store, held, threads.together, is_to_end=is_to_end))
     except FormatError as error:
         raise TierError(str(error)) from error
     return steps[-1][0] if steps else held, [entry for _, entry in steps]
@@ -201,7 +198,7 @@ def claim(
         held = None if found is None else found.held
     if held is None or held.earlier is not None:
         held = begin(store, me, held, catalog(None if held is None else held.earlier))
-    return take(store, me, held)
+    return take(store, me, held)[0]
 
 
 def examine(
@@ -224,7 +221,7 @@ def examine(
     has_word = bool(begins) and os.path.exists(begins)
     try:
         if known is not None and not has_word:
-            found: Found | None = Found(*_after(store, known))
+            found: Found | None = _after(store, known)
         else:
             found = find(store)
     except FormatError as error:
@@ -243,7 +240,8 @@ def examine(
             )
         return None
     cluster = found.held.cluster
-    if cluster.tier and me.tier not in ("", UNKNOWN_TIER, cluster.tier):
+    is_begun = has_word and (cluster.writer, cluster.start) == (me.name, "")  # and never claimed
+    if cluster.tier and me.tier not in ("", UNKNOWN_TIER, cluster.tier) and not is_begun:
         raise WrongStoreError(_another(store, cluster.tier, me.tier))
     since = (me.claimed, me.revision)
     if not has_word and (cluster.epoch, cluster.revision) < since:
@@ -254,23 +252,17 @@ def examine(
     return found
 
 
-def _after(store: ObjectStore, known: Held) -> tuple[Held, None, list[Entry]]:
-    held, entries = go_on(store, known)
-    return held, None, entries
-
-
-def find(store: ObjectStore) -> Found | None:
-    """What a store has, with the catalog of a snapshot."""
-    found = read_root(store)
-    if found is None:
-        return None
-    root, etag, crc = found
-    if isinstance(root, EarlierRoot):
-        return Found(Held(root.cluster, CLUSTER, etag, crc, root), None, [])
-    snapshot = newest_snapshot(store, root, with_catalog=True)
-    held = begin_at(store, snapshot.head.cluster, (root, etag, crc))
-    held, entries = go_on(store, held)
-    return Found(held, snapshot, entries)
+def _after(store: ObjectStore, known: Held) -> Found:
+    _check_there(store, known)
+    tier, held, entries = known.cluster.tier, known, list[Entry]()
+    is_far = has_snapshot_behind(store, tier, known.cluster.revision + _FAR)
+    if not is_far:
+        held, entries = go_on(store, known, is_to_end=True)
+    if is_far or has_snapshot_behind(store, tier, held.cluster.revision):
+        found = find(store)
+        if found is not None:
+            return found
+    return Found(held, None, entries)
 
 
 def begin(store: ObjectStore, me: Identity, earlier: Held | None, catalog: Catalog) -> Held:
@@ -294,7 +286,9 @@ def begin(store: ObjectStore, me: Identity, earlier: Held | None, catalog: Catal
             revision=0, epoch=0, writer=me.name, start="", since=since, tier=random_name()
         )
     else:
-        cluster = replace(earlier.cluster, tier=earlier.cluster.tier or random_name())
+        # In the name of this server: whoever had it is fenced from the root on.
+        tier = earlier.cluster.tier or random_name()
+        cluster = replace(earlier.cluster, tier=tier, writer=me.name, start="")
     content = encode_snapshot(cluster, catalog.change, catalog.content)
     root = Root(
         tier=cluster.tier,
@@ -306,6 +300,7 @@ def begin(store: ObjectStore, me: Identity, earlier: Held | None, catalog: Catal
     for left in reversed(range(_PUTS)):  # with each attempt of the whole it has another name
         try:
             store.put(root.key, content)
+            check_there(store, {root.key: len(content)})
             break
         except TierError:
             if not left:
@@ -332,8 +327,13 @@ def _has_moved(before: Held | None, found: Held) -> bool:
     return before is None or found.cluster != before.cluster
 
 
-def take(store: ObjectStore, me: Identity, held: Held, *, may_move: bool = False) -> Held:
+def take(
+    store: ObjectStore, me: Identity, held: Held, *, may_move: bool = False
+) -> tuple[Held, list[Entry]]:
     """Claim a tier, when it is known what is there, and that it may be taken.
+
+    Returns:
+        What is known then, and entries of this server that came before.
 
     Args:
         store: the store.
@@ -345,10 +345,11 @@ def take(store: ObjectStore, me: Identity, held: Held, *, may_move: bool = False
         FencedError: another has taken it at the same time.
         TierError: the store did not answer; look at it again.
     """
+    met: list[Entry] = []
     for _ in range(_ATTEMPTS):
         cluster = held.cluster
         if is_ours(cluster, me):
-            return held
+            return held, met
         wanted = Entry(
             tier=cluster.tier,
             revision=cluster.revision + 1,
@@ -358,9 +359,10 @@ def take(store: ObjectStore, me: Identity, held: Held, *, may_move: bool = False
             is_claim=True,
         )
         try:
-            return _append(store, held, wanted, may_move=may_move)
+            return _append(store, held, wanted, may_move=may_move), met
         except FasterError:
-            held, _entries = go_on(store, held)
+            held, entries = go_on(store, held)
+            met += entries
             now = held.cluster
             if not is_ours(now, me) and (now.writer, now.start) != (cluster.writer, cluster.start):
                 raise FencedError(now) from None

@@ -27,6 +27,7 @@ from segments.store.object_names import (
     VERSION,
     StreamKey,
     parse_object,
+    snapshot_folder,
 )
 from segments.store.object_store import Listed, MissingError, ObjectStore
 from streamd.broker.tier import claims
@@ -291,15 +292,12 @@ class _Search:
         """Find snapshots of the catalog that are not the newest, and copies of earlier versions."""
         held = claims.check(self._store, self._me)
         self._since = held.cluster.since
-        old = old_snapshots([one.key for one in self._store.listing(SNAPSHOT_FOLDER)])
+        folder = snapshot_folder(held.cluster.tier)
+        kept = {one.key for one in self._store.listing(folder)}
+        kept -= set(old_snapshots(list(kept)))
         listed = [*self._store.listing(SNAPSHOT_FOLDER), *self._store.listing(CATALOG_FOLDER)]
         self._take(
-            [
-                one
-                for one in listed
-                if (one.key in old or one.key.startswith(CATALOG_FOLDER))
-                and one.modified_ms < self._old_ms
-            ]
+            [one for one in listed if one.key not in kept and one.modified_ms < self._old_ms]
         )
 
     def _is_old(self, one: Listed) -> bool:

@@ -7,7 +7,7 @@ import trio
 from segments.disk import Disk
 from segments.errors import FormatError, LostCopyError, UnrestoredError
 from segments.segment import SEGMENT_SUFFIX, file_path, files_by_base
-from segments.store.local_copy import write_copy
+from segments.store.local_copy import LACKED, write_copy
 from segments.store.lookup import folders_of
 from segments.store.manifest import Manifest
 from segments.store.manifest_store import KeptManifest, look_up
@@ -15,9 +15,10 @@ from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.requests import ask
-from streamd.broker.tier.restore import restore_stream
+from streamd.broker.tier.restore import begin_without_manifest, restore_stream
+from streamd.broker.tier.wal_reading import StoredTail
 from streamd.net import threads
-from streamd.operations.names import Name
+from streamd.operations.names import Name, stream_folder
 
 logger = logging.getLogger(__name__)
 
@@ -58,23 +59,30 @@ class LostCopies:
             raise TierError(f"{lost}, which cannot be done: {reason}")
         logger.warning("stream %s: %s: done", key.stream, lost)
 
-    async def restore_again(self, host: Name, name: Name, unrestored: UnrestoredError) -> None:
+    async def restore_again(
+        self, host: Name, name: Name, unrestored: UnrestoredError, tail: StoredTail | None
+    ) -> None:
         """Restore a stream that could not be, as something was missing in the store.
 
         Args:
             host: where it is.
             name: of it; it is not open.
             unrestored: why it was not restored before.
+            tail: what write-ahead logs have of it.
 
         Raises:
             UnrestoredError: it cannot be restored now either.
             StorageError: the system refused.
         """
-        reason = ""
+        reason, owner = "", self._ownership
         with trio.move_on_after(_COPY_SECONDS) as limit:
             try:
-                await self._ownership.taken()
-                if not await ask(self._restore_stream, host, name):
+                await owner.taken()
+                is_done = await ask(self._restore_stream, host, name)
+                if not is_done and LACKED in str(unrestored):
+                    folder, epoch = stream_folder(self._data, host, name), owner.identity.epoch
+                    await threads.in_thread(begin_without_manifest, folder, epoch, tail)
+                elif not is_done:
                     reason = "the tier does not have it any more"
             except (TierError, FormatError) as error:
                 reason = str(error)

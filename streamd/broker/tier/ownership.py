@@ -27,7 +27,7 @@ import trio
 from segments.disk import Disk
 from segments.store import stores
 from segments.store.cluster import WalMark
-from segments.store.metadata_log import Held
+from segments.store.metadata_log import Entry, Found, Held
 from segments.store.object_store import TierError
 from segments.store.stores import probe
 from streamd.broker.catalog.catalog import CatalogError
@@ -61,6 +61,9 @@ class OwnershipUse(Protocol):
 
     def store_is_wrong(self) -> None:
         """The store is a different one: what was written last may be there."""
+
+    def log_grew(self, held: Held) -> None:
+        """The log has another entry, perhaps."""
 
     def ownership_changed(self) -> None:
         """The state may have changed."""
@@ -243,29 +246,35 @@ class Ownership:
             catalog = await threads.in_thread(self._copy)
             held = await ask(claims.begin, store, self.identity, earlier, catalog)
             state = State(held, held.cluster.revision)
-            await threads.in_thread(self._notes.written, state, 0)
+            await threads.in_thread(self._notes.written, state, catalog.change)
         else:
             held = found.held
             await threads.in_thread(self._see, found, state)
-        await self._take(
-            await ask(partial(claims.take, may_move=self.may_move), store, self.identity, held)
-        )
+        take = partial(claims.take, may_move=self.may_move)
+        held, met = await ask(take, store, self.identity, held)
+        if met:  # of another process on a copy of this folder
+            await threads.in_thread(self._see_met, met)
+        await self._take(held)
 
     def _copy(self) -> claims.Catalog:
-        """The catalog, for the first snapshot; what changes from now on is noted."""
-        self._notes.begin()
+        """The catalog, for the first snapshot."""
         with closing(self._notes.copy()) as copy:
             change = change_in(copy)
             return claims.Catalog(packed(copy), change)
 
-    def _see(self, found: claims.Found, state: State | None) -> None:
+    def _see(self, found: Found, state: State | None) -> None:
         """See that the log has nothing that is news to the catalog."""
-        self._notes.begin()
         entries, now = news_of(found, state, self._notes)
         if os.path.exists(self._begins):
             self._notes.insist(entries, now)
         elif entries:
             self._notes.check(entries, now)
+
+    def _see_met(self, entries: list[Entry]) -> None:
+        """See the same of entries that came just before this server claimed the tier."""
+        state = self._notes.state()
+        assert state is not None  # noqa: S101 - it was seen
+        self._notes.check(entries, state)
 
     async def _take(self, held: Held) -> None:
         """The tier is this server's from now on."""
@@ -289,6 +298,7 @@ class Ownership:
         """Something was read of the log, or written into it, of which this server has the tier."""
         if self._held is None or held.cluster.revision >= self._held.cluster.revision:
             self._held = held
+            self._use.log_grew(held)
 
     async def _check(self) -> None:
         try:

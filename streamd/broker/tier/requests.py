@@ -157,9 +157,11 @@ class CountedStore:
         self._add(Kind.PUT, len(content))
         return found
 
-    def listing(self, folder: str) -> Iterator[Listed]:  # noqa: D102 - see ObjectStore
+    def listing(  # noqa: D102 - see ObjectStore
+        self, folder: str, after: str = ""
+    ) -> Iterator[Listed]:
         with self._counted(Kind.LIST):
-            yield from self._inner.listing(folder)
+            yield from self._inner.listing(folder, after)
 
     def folders(self, folder: str) -> list[str]:  # noqa: D102 - see ObjectStore
         with self._counted(Kind.LIST):

@@ -55,7 +55,7 @@ from segments.store.lookup import (
     stream_folders,
 )
 from segments.store.manifest import Manifest, StoredFile, encode_manifest
-from segments.store.metadata_log import Held, read_root
+from segments.store.metadata_log import Found, Held, read_root
 from segments.store.object_names import CATALOG_FOLDER, names_in
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from segments.tracking import Tracking
@@ -66,7 +66,7 @@ from streamd.broker.catalog.unlogged import Unlogged, rows_of
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
-from streamd.broker.tier.folding import make_catalog, read_log
+from streamd.broker.tier.folding import make_catalog
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import ask
@@ -179,8 +179,8 @@ async def check_is_ours(data: str, store: ObjectStore) -> None:
     found, reason = None, f"it has not answered within {_START_SECONDS:g} s"
     try:
         with trio.move_on_after(_START_SECONDS):
-            found, reason = await ask(claims.look, store), ""
-    except TierError as error:
+            found, reason = await ask(read_root, store), ""
+    except (TierError, FormatError) as error:
         reason = str(error)
     if reason:
         logger.warning("cannot find out who owns the tier: %s", reason)
@@ -305,7 +305,7 @@ class _Restore:
         self._me = self._me._replace(epoch=epoch, tier=tier, claimed=epoch)
         self._since = held.cluster.since
         await threads.in_thread(keep_epoch, self._data, self._me)
-        log = await read_log(self._store)
+        log = await retry_store(claims.find, self._store)
         if log is None:
             raise TierError(f"the tier {self._store} is empty: is it mounted?")
         folders = by_stream(await retry_store(stream_folders, self._store))
@@ -415,10 +415,7 @@ class _Restore:
         folder, disk = stream_folder(self._data, *tail.key[:2]), OsDisk()
         if Path(folder).exists():
             disk.remove_folder(folder)  # of an earlier stream of that name
-        disk.make_folder(folder)
-        put_mark(disk, folder, LIFE, tail.key.creation)
-        put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
-        disk.sync_folder(folder)  # under another life the log's messages would be nobody's
+        begin_without_manifest(folder, self._me.epoch, tail)
         manifest = Manifest(
             stream=tail.key,
             revision=0,
@@ -431,20 +428,38 @@ class _Restore:
 
     # -- the catalog
 
-    def _write_catalog(self, log: claims.Found, streams: list[Stored]) -> None:
+    def _write_catalog(self, log: Found, streams: list[Stored]) -> None:
         make_catalog(self._data, log)
-        Unlogged(self._data).begin()  # what manifests know better is logged
+        Unlogged(self._data).begin(self._me.start)  # what manifests know better is logged
         put_streams(self._data, streams, self._begin_unstored)
 
     def _begin_unstored(self, row: StreamRow) -> None:
-        """Of this stream the store has nothing, and readers may have seen what it had.
+        folder = stream_folder(self._data, row.virtual_host, row.name)
+        begin_without_manifest(folder, self._me.epoch, None)
 
-        So it begins behind all that may have been given out since it was made, as many epochs ago.
-        """
-        folder, disk = stream_folder(self._data, row.virtual_host, row.name), OsDisk()
-        disk.make_folder(folder)
-        put_mark(disk, folder, AHEAD, f"{RESTORED}-{self._me.epoch}")
-        disk.sync_folder(folder)
+
+def begin_without_manifest(folder: str, epoch: int, tail: StoredTail | None) -> None:
+    """Make the folder of a stream of which no segment is stored; blocks.
+
+    Readers may have seen what it had. So it begins behind all that may have been given out since it
+    was made, as many epochs ago.
+
+    Args:
+        folder: of the stream.
+        epoch: of this server.
+        tail: what write-ahead logs have of it.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    disk = OsDisk()
+    disk.make_folder(folder)
+    if tail is not None:  # under another life the log's messages would be nobody's
+        put_mark(disk, folder, LIFE, tail.key.creation)
+        put_mark(disk, folder, WAL, tail.key.creation)
+    put_mark(disk, folder, AHEAD, f"{RESTORED}-{epoch}")
+    disk.sync_folder(folder)
+    forget_unrestored(disk, folder)
 
 
 def _with_settings(manifest: Manifest, tail: StoredTail) -> Stored:

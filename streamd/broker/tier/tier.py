@@ -21,6 +21,7 @@ import trio
 
 from segments import Log, SegmentsError
 from segments.disk import OsDisk
+from segments.store.metadata_log import Held
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
 from streamd.broker.catalog.unlogged import Unlogged
@@ -166,6 +167,11 @@ class Tier:
         """The store is a different one: what was written last may be there."""
         for stream in self._streams.values():
             stream.store_is_wrong()
+
+    def log_grew(self, held: Held) -> None:
+        """The log has another entry, perhaps."""
+        if self._log is not None:
+            self._log.grew(held)
 
     def ownership_changed(self) -> None:
         """The state may be another one."""

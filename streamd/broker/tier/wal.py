@@ -45,6 +45,7 @@ from segments.marks import LIFE, STORED, WAL, marked, put_mark
 from segments.segment import walk_headers
 from segments.store.cluster import WalMark
 from segments.store.fields import Plain
+from segments.store.local_copy import UNRESTORED_FILE
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from segments.store.object_store import MissingError, ObjectStore, TierError
@@ -503,7 +504,7 @@ class StoreConfirms:
     def tail(self, virtual_host: str, name: str) -> StoredTail | None:
         """What the logs of earlier starts have of a stream whose log is about to be opened."""
         assert self._tails is not None  # noqa: S101 - they are read
-        for key, tail in self._tails.streams.items():
+        for key, tail in sorted(self._tails.streams.items(), reverse=True):  # the latest life
             if key[:2] == (virtual_host, name) and tail.path:
                 return tail
         return None
@@ -639,7 +640,8 @@ class StoreConfirms:
         folder = stream_folder(self._data, key.virtual_host, key.stream)
         names = OsDisk().list(folder) if Path(folder).is_dir() else []
         lives = marked(names, LIFE) or marked(names, STORED)
-        return str(PurePath(folder, TAIL_FILE)) if key.creation in lives else None
+        is_lacked = not lives and UNRESTORED_FILE in names  # it is to get what there is
+        return str(PurePath(folder, TAIL_FILE)) if key.creation in lives or is_lacked else None
 
     def _failed(self, error: SegmentsError) -> None:
         self.watch.failed(str(error), trio.current_time())

@@ -99,7 +99,7 @@ def _rows(notes: Unlogged) -> list[Row]:
 def test_each_table_of_the_catalog_is_in_the_log(tmp_path: Path) -> None:
     Catalog(str(tmp_path)).close()
     notes = Unlogged(str(tmp_path))
-    notes.begin()
+    notes.begin("s")
     with closing(notes.copy()) as copy:
         made = copy.execute("SELECT type, tbl_name FROM sqlite_master").fetchall()
     tables = {name for what, name in made if what == "table"}
@@ -114,7 +114,7 @@ def test_snapshot_and_entries_are_the_catalog(data: st.DataObject) -> None:
     """Wherever the server ends between the store and its catalog, and whatever is changed then."""
     with tempfile.TemporaryDirectory() as folder:
         catalog, notes = Catalog(folder), Unlogged(folder)
-        notes.begin()
+        notes.begin("s")
         log: list[Entry] = []
         snapshot, behind = b"", 0
         for _ in range(data.draw(st.integers(1, 12))):
@@ -165,7 +165,7 @@ def test_a_backup_gets_what_the_log_has_and_keeps_what_is_noted(tmp_path: Path) 
     now, backup = tmp_path / "now", tmp_path / "backup"
     now.mkdir()
     catalog, notes = Catalog(str(now)), Unlogged(str(now))
-    notes.begin()
+    notes.begin("s")
     for name in "abc":
         _with_user(catalog, name, "first")
     catalog.close()
@@ -191,7 +191,7 @@ def test_what_here_counts_is_noted(tmp_path: Path) -> None:
     """Of a log that is an older one, where its operator says so."""
     with closing(Catalog(str(tmp_path))) as catalog:
         notes = Unlogged(str(tmp_path))
-        notes.begin()
+        notes.begin("s")
         _with_user(catalog, "a", "first")
         older = _entry(notes.take(), 1)
         _with_user(catalog, "a", "second")
@@ -220,7 +220,7 @@ def test_rows_that_are_none_are_refused(tmp_path: Path, row: Row) -> None:
 def test_a_copy_has_nothing_that_was_removed(tmp_path: Path) -> None:
     notes = Unlogged(str(tmp_path))
     with closing(Catalog(str(tmp_path))) as catalog:
-        notes.begin()
+        notes.begin("s")
         for n in range(300):
             catalog.apply(lambda t, n=n: t.add_virtual_host(f"a hash that was replaced {n}"))  # type: ignore[misc]
         for n in range(300):

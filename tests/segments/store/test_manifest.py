@@ -36,7 +36,7 @@ from segments.store.metadata_log import (
     Row,
     SnapshotHead,
     decode_entry,
-    decode_snapshot_head,
+    decode_snapshot,
     encode_entry,
     encode_snapshot,
 )
@@ -286,7 +286,7 @@ def _encoded_head(found: SnapshotHead) -> bytes:
 
 
 def _decoded_head(content: bytes) -> SnapshotHead:
-    return decode_snapshot_head(content)[0]
+    return decode_snapshot(content)[0]
 
 
 @pytest.mark.parametrize("decode", [decode_manifest, decode_root])
