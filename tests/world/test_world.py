@@ -139,6 +139,20 @@ def test_what_a_power_failure_may_take() -> None:
     assert told.judge() == []
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_machine_that_is_switched_off(*, is_killed: bool) -> None:
+    """What a killed process has left may go, when nobody has opened it before."""
+    told = _fine()
+    told.flushes = "interval"
+    told.confirmed = dict.fromkeys(told.sent, 1.0)
+    if is_killed:
+        told.kill(1.5)
+    told.switch_off()
+    _lose(told)
+    assert any("nothing confirmed is lost" in fault for fault in told.judge()) is not is_killed
+
+
+
 def test_what_a_power_failure_could_leave() -> None:
     told = _fine()
     assert told.would_find(told.log, 2) == []

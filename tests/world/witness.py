@@ -225,6 +225,16 @@ class Witness:
         """
         for other in self.others.values():
             other.lose_power(now)
+        self._lose_behind(now)
+
+    def switch_off(self) -> None:
+        """In order; but what a killed server has left, and none has opened since, may be missing."""
+        for other in self.others.values():
+            other.switch_off()
+        if self.killed_at != _NEVER:
+            self._lose_behind(self.killed_at)
+
+    def _lose_behind(self, now: float) -> None:
         self._keep_stored()
         if self.flushes == "always" or self.is_all_in_store:
             return

@@ -479,6 +479,7 @@ class World:
             if switches_off:
                 if machine.broken_at is not None:
                     self.witness.lose_power(machine.broken_at)
+                self.witness.switch_off()
                 machine.cut_power()
 
         self.box.stop(behind)
