@@ -38,7 +38,7 @@ class Machines:
     def has_stored(self, number: int) -> bool:
         store = FolderStore(str(self._folder / "tier"))
         try:
-            segments = find_stream(store, "/", "s").segments
+            segments = find_stream(store, "/", "s", 0).segments
             return sum(one.next_offset - one.base_offset for one in segments) == number
         except MissingError:
             return False

@@ -197,7 +197,7 @@ def test_what_settings_and_files_do(begin: Callable[..., Night], tmp_path: Path)
     # The object store is away.
     store.rename(tmp_path / "elsewhere")
     night.run("tier", "upload", "--timeout", "1")
-    night.see("v1/cluster .*: the folder is gone; mount it again")
+    night.see("v1/~log/.*: the folder is gone; mount it again")
     (tmp_path / "elsewhere").rename(store)
 
     # Another server has taken the tier over.

@@ -37,6 +37,10 @@ _SEARCH = "segments/search/search.py"
 _WAL = "streamd/broker/tier/wal.py"
 _WAL_READING = "streamd/broker/tier/wal_reading.py"
 _CLAIMS = "streamd/broker/tier/claims.py"
+_FOLDING = "streamd/broker/tier/folding.py"
+_METADATA_LOG = "segments/store/metadata_log.py"
+_UNLOGGED = "streamd/broker/catalog/unlogged.py"
+_OWNERSHIP = "streamd/broker/tier/ownership.py"
 _MANIFEST = "streamd/broker/tier/stream_manifest.py"
 _HOST = "streamd/broker/virtual_host.py"
 _USERS = "streamd/auth/users.py"
@@ -1746,4 +1750,184 @@ GUARDS = [
     *_LOGGED,
     *_MANAGED,
     *_READ_OF,
+    Guard(
+        "an entry of the log is created, never replaced",
+        "tier",
+        _CLAIMS,
+        "etag = store.create(entry.key, content)",
+        "store.put(entry.key, content)\n"
+        "        etag = read_entry(store, entry.tier, entry.revision).etag",
+        by="tests/broker/tier/test_claims.py::"
+        "TestClaim::test_of_two_that_take_it_over_at_once_one_has_it",
+    ),
+    Guard(
+        "an entry in the place of another counts first",
+        "tier",
+        _CLAIMS,
+        "        if read.entry != entry:",
+        "        if not read.entry:",
+        by="tests/broker/tier/test_claims.py::"
+        "TestClaim::test_of_two_that_take_it_over_at_once_one_has_it",
+    ),
+    Guard(
+        "nothing is logged in another store",
+        "tier",
+        _CLAIMS,
+        "    _check_there(store, held)\n    content = encode_entry(entry)",
+        "    content = encode_entry(entry)",
+        by="tests/broker/tier/test_log_harm.py::test_nothing_is_logged_in_another_store",
+    ),
+    Guard(
+        "an entry of who was taken over cannot follow",
+        "tier",
+        _METADATA_LOG,
+        "    elif of_entry != (cluster.epoch, cluster.writer, cluster.start):",
+        "    elif not of_entry:",
+        by="tests/broker/tier/test_log_harm.py::test_an_entry_of_another_epoch_cannot_follow",
+    ),
+    Guard(
+        "a claim has an epoch above those before",
+        "tier",
+        _CLAIMS,
+        "            epoch=max(me.epoch, cluster.epoch + 1),",
+        "            epoch=me.epoch,",
+        by="tests/broker/tier/test_claims.py::"
+        "TestClaim::test_our_own_is_taken_again_with_a_higher_epoch",
+    ),
+    Guard(
+        "a hole in the log is no end",
+        "tier",
+        _METADATA_LOG,
+        "                if not is_to_end or not any(store.listing(log_folder(tier), key)):",
+        "                if key:",
+        by="tests/broker/tier/test_log_harm.py::test_no_hole_is_taken_for_the_end",
+    ),
+    Guard(
+        "notes go up to what the store has",
+        "tier",
+        _UNLOGGED,
+        '"DELETE FROM unlogged WHERE change <= ?", (change,)',
+        '"DELETE FROM unlogged WHERE change >= ?", (0 * change,)',
+        by="tests/broker/tier/test_log_harm.py::"
+        "test_what_is_changed_while_an_entry_is_on_its_way_is_in_the_next",
+    ),
+    Guard(
+        "what is noted later than an entry stays",
+        "tier",
+        _UNLOGGED,
+        "    if noted is not None and (noted[0] > entry.change or noted[1] != entry.start):",
+        "    if noted is not None and noted[1] != entry.start:",
+        by="tests/broker/catalog/test_unlogged.py::test_snapshot_and_entries_are_the_catalog",
+    ),
+    Guard(
+        "notes of another start are not in an entry",
+        "tier",
+        _UNLOGGED,
+        "    if noted is not None and (noted[0] > entry.change or noted[1] != entry.start):",
+        "    if noted is not None and noted[0] > entry.change:",
+        by="tests/broker/tier/test_log_harm.py::test_changes_of_two_lives_are_not_compared",
+    ),
+    Guard(
+        "a key that becomes another is noted with both",
+        "tier",
+        _UNLOGGED,
+        '"update": ("old", "new")',
+        '"update": ("new",)',
+        by="tests/broker/tier/test_log_harm.py::test_a_key_that_becomes_another_is_noted_with_both",
+    ),
+    Guard(
+        "a row that is removed is noted",
+        "tier",
+        _UNLOGGED,
+        '"delete": ("old",)',
+        '"delete": ()',
+        by="tests/broker/catalog/test_unlogged.py::test_snapshot_and_entries_are_the_catalog",
+    ),
+    Guard(
+        "a snapshot has nothing that was removed",
+        "tier",
+        _UNLOGGED,
+        '        copy.execute("VACUUM")\n',
+        "",
+        by="tests/broker/catalog/test_unlogged.py::test_a_copy_has_nothing_that_was_removed",
+    ),
+    Guard(
+        "a start has what the log has before anybody reads the catalog",
+        "tier",
+        _FOLDING,
+        "    count = await threads.in_thread(notes.follow, entries, now)\n",
+        "    count = len(entries) * 0\n",
+        by="tests/broker/tier/test_catalog_log.py::"
+        "test_a_folder_from_a_backup_gets_what_the_log_has",
+    ),
+    Guard(
+        "a stream that a backup lacks is marked before the catalog has it",
+        "tier",
+        _FOLDING,
+        "    await threads.in_thread(_restore_later, data, entries)\n"
+        "    count = await threads.in_thread(notes.follow, entries, now)\n",
+        "    count = await threads.in_thread(notes.follow, entries, now)\n"
+        "    await threads.in_thread(_restore_later, data, entries)\n",
+        by="tests/broker/tier/test_log_harm.py::test_streams_that_a_backup_lacks",
+    ),
+    Guard(
+        "a catalog in use is not written over by the log",
+        "tier",
+        _UNLOGGED,
+        "        self._read(entries, state, self._refuse)",
+        "        self._read(entries, state, _overwrite)",
+        by="tests/broker/catalog/test_unlogged.py::"
+        "test_a_backup_gets_what_the_log_has_and_keeps_what_is_noted",
+    ),
+    Guard(
+        "what a snapshot does not have is gone",
+        "tier",
+        _FOLDING,
+        "        rows.setdefault(_named(row), Row(row.table, row.key, None))",
+        "        rows.setdefault(_named(row), row)",
+        by="tests/broker/tier/test_log_harm.py::test_a_backup_that_is_far_behind_reads_a_snapshot",
+    ),
+    Guard(
+        "a snapshot that went elsewhere is stored again",
+        "tier",
+        _CLAIMS,
+        "            check_there(store, {root.key: len(content)})\n",
+        "",
+        by="tests/broker/tier/test_log_harm.py::test_the_first_snapshot_goes_elsewhere",
+    ),
+    Guard(
+        "marks alone bring a snapshot",
+        "tier",
+        _OWNERSHIP,
+        "            self._use.log_grew(held)\n",
+        "",
+        by="tests/broker/tier/test_log_harm.py::test_marks_alone_bring_a_snapshot",
+    ),
+    Guard(
+        "a log that was begun is this server's",
+        "tier",
+        _CLAIMS,
+        '        cluster = replace(earlier.cluster, tier=tier, writer=me.name, start="")',
+        "        cluster = replace(earlier.cluster, tier=tier)",
+        by="tests/broker/tier/test_log_harm.py::"
+        "test_a_restore_of_an_earlier_tier_that_ends_half_way",
+    ),
+    Guard(
+        "what was logged just before a claim is seen",
+        "tier",
+        _OWNERSHIP,
+        "        if met:  #",
+        "        if not held:  #",
+        by="tests/broker/tier/test_log_harm.py::"
+        "test_what_another_start_logged_just_before_the_claim",
+    ),
+    Guard(
+        "changes are noted from the start on",
+        "tier",
+        _FOLDING,
+        "    await threads.in_thread(notes.begin, me.start)\n",
+        "    await threads.in_thread(len, me.start)\n",
+        by="tests/broker/tier/test_log_harm.py::"
+        "test_what_is_changed_before_the_tier_is_seen_is_kept",
+    ),
 ]

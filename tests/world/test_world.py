@@ -152,7 +152,6 @@ def test_a_machine_that_is_switched_off(*, is_killed: bool) -> None:
     assert any("nothing confirmed is lost" in fault for fault in told.judge()) is not is_killed
 
 
-
 def test_what_a_power_failure_could_leave() -> None:
     told = _fine()
     assert told.would_find(told.log, 2) == []

@@ -228,7 +228,7 @@ class Witness:
         self._lose_behind(now)
 
     def switch_off(self) -> None:
-        """In order; but what a killed server has left, and none has opened since, may be missing."""
+        """In order; what a killed server has left, and none has opened since, may be missing."""
         for other in self.others.values():
             other.switch_off()
         if self.killed_at != _NEVER:

@@ -90,7 +90,7 @@ def _restore_later(data: str, entries: Iterable[Entry]) -> None:
     for row in rows.values():
         if row.table == "streams" and row.values is not None and row.values["has_files"]:
             folder = stream_folder(data, str(row.key["virtual_host"]), str(row.key["name"]))
-            if not Path(folder).exists():
+            if not Path(folder).exists() or not disk.list(folder):
                 disk.make_folder(folder)
                 write_unrestored(disk, folder, LACKED)
 

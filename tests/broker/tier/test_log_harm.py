@@ -24,7 +24,7 @@ from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.schema import VERSION
 from streamd.broker.catalog.unlogged import State, Unlogged
 from streamd.broker.declared.rows import UserRow
-from streamd.broker.tier import catalog_log, claims
+from streamd.broker.tier import catalog_log, claims, folding
 from streamd.broker.tier.identity import Identity
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
@@ -120,9 +120,9 @@ async def _read(server: Harness, name: str, number: int) -> None:
     assert await reader.bodies(number) == bodies(0, number)
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("killed_at", ["", "marks", "catalog"])
 async def test_streams_that_a_backup_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
     """What the store has of them is there; one of which it has nothing takes messages again."""
     store, backup = FakeStore(), tmp_path / "backup"
@@ -136,9 +136,12 @@ async def test_streams_that_a_backup_lacks(
         await _declare(server, "wal", 2, stream_confirm="store")
         await passes(30)
     stored = manifest_of(store, "uploaded").next_offset
-    if is_killed:
+    if killed_at:
+        owner, name = (
+            (folding, "write_unrestored") if killed_at == "marks" else (Unlogged, "follow")
+        )
         with monkeypatch.context() as patch:
-            patch.setattr(Unlogged, "follow", lambda *_: 1 / 0)
+            patch.setattr(owner, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 async with tiered(backup, store):
                     pass
