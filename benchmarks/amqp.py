@@ -8,10 +8,11 @@ round; the medians of the rounds are shown. The clients are by far the larger pa
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -33,6 +34,7 @@ _WINDOW = 500  # messages that are not confirmed, or not acknowledged, at a time
 _STREAM = {"x-queue-type": "stream", "x-stream-filter-size-bytes": 255}
 _FIRST = {"x-stream-offset": "first"}
 _WANTED = "v7"
+NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 class Figure(NamedTuple):
@@ -186,10 +188,11 @@ class Place:
         self.uri = uri
         self._pid = pid
 
-    def declare(self, queue: str) -> None:
-        """Make a stream."""
+    def declare(self, queue: str, arguments: Mapping[str, str] = NO_MORE) -> None:
+        """Make a stream; some have more arguments."""
         with _connection(self.uri) as connection:
-            connection.channel().queue_declare(queue, durable=True, arguments=_STREAM)
+            declared = {**_STREAM, **arguments}
+            connection.channel().queue_declare(queue, durable=True, arguments=declared)
 
     def delete(self, queue: str) -> None:
         """Remove it."""
@@ -253,10 +256,11 @@ def main(count: int, rounds: int, peer: str | None, peer_pid: int | None) -> Non
             for place in places:
                 for name, figure in one_round(place, count).items():
                     found.setdefault(name, {}).setdefault(place.name, []).append(figure)
-    Console(width=100).print(_table(found, [place.name for place in places]))
+    Console(width=100).print(table_of(found, [place.name for place in places]))
 
 
-def _table(found: dict[str, dict[str, list[Figure]]], places: list[str]) -> Table:
+def table_of(found: dict[str, dict[str, list[Figure]]], places: list[str]) -> Table:
+    """Medians of all rounds, load by load."""
     table = Table(box=SIMPLE)
     table.add_column("load")
     for name in places:

@@ -59,7 +59,7 @@ from streamd.config import (
     TLS_PORTS,
     Config,
 )
-from streamd.connections.amqp091 import connection as amqp091
+from streamd.connections import amqp_port
 from streamd.connections.doorway import Doorway
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
@@ -128,8 +128,8 @@ STREAM = ServedProtocol(
     "advertised_port",
     "advertised_tls_port",
 )
-AMQP = ServedProtocol("amqp", amqp091.make_connection, "amqp_port", "amqp_tls_port")
-AMQP_IN_DOORS = AMQP._replace(make_connection=partial(amqp091.make_connection, is_relayed=True))
+AMQP = ServedProtocol("amqp", amqp_port.make_connection, "amqp_port", "amqp_tls_port")
+AMQP_IN_DOORS = AMQP._replace(make_connection=partial(amqp_port.make_connection, is_relayed=True))
 PROTOCOLS = (STREAM, AMQP)
 # The names of listeners, by the setting of their port, in the order in which they are bound.
 _LISTENERS = {

@@ -33,7 +33,13 @@ INSIDE = (
 # A folder stands for all of its files but those of a layer that names a folder inside it.
 LAYERS = (
     ("segments", "streamd/config.py", "streamd/version.py", "streamd/patterns.py"),
-    ("streamd/wire/__init__.py", "streamd/wire/stream", "streamd/wire/amqp091"),
+    (
+        "streamd/wire/__init__.py",
+        "streamd/wire/stored_messages.py",
+        "streamd/wire/stream",
+        "streamd/wire/amqp091",
+        "streamd/wire/amqp10",
+    ),
     ("streamd/net",),
     ("streamd/operations",),
     ("streamd/hop",),
@@ -41,7 +47,12 @@ LAYERS = (
     ("streamd/auth",),
     ("streamd/engine",),
     ("streamd/connections",),
-    ("streamd/connections/stream", "streamd/connections/amqp091"),
+    (
+        "streamd/connections/stream",
+        "streamd/connections/amqp091",
+        "streamd/connections/amqp10",
+    ),
+    ("streamd/connections/amqp_port.py",),
     ("streamd/metrics",),
     ("streamd/http_api",),
     ("streamd/console",),
@@ -54,8 +65,8 @@ LAYERS = (
 )
 # Rooms on one floor that know nothing of each other.
 APART = (
-    ("streamd/wire/stream", "streamd/wire/amqp091"),
-    ("streamd/connections/stream", "streamd/connections/amqp091"),
+    ("streamd/wire/stream", "streamd/wire/amqp091", "streamd/wire/amqp10"),
+    ("streamd/connections/stream", "streamd/connections/amqp091", "streamd/connections/amqp10"),
 )
 PRODUCT = ("streamd", "segments", "clients")
 

@@ -27,12 +27,11 @@ from streamd.broker.routing import rules, topology
 from streamd.broker.streams import fetcher as tier_fetcher, history, log_writer
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.config import FILTER_INDEX_BYTES, Config
-from streamd.connections.amqp091 import (
-    channel,
-    consumer_methods,
-    delivery as consumers,
-)
+from streamd.connections import message_delivery as consumers, unacked
+from streamd.connections.amqp091 import consumer_methods
+from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
+from streamd.connections.amqp10 import attaching, management_link, publisher
 from streamd.connections.stream import finding
 from streamd.console import (
     downloads,
@@ -50,9 +49,14 @@ from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
 from streamd.operations import arguments, publishing, search_words, tier_reports as reports
 from streamd.operations.streams import MAX_PARTITIONS
+from streamd.wire import stored_messages
 from streamd.wire.amqp091 import connection as amqp091, methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD
-from streamd.wire.amqp091.messages import to_amqp10
+from streamd.wire.amqp10 import (
+    connection as amqp10,
+    messages as messages10,
+    session as amqp10_session,
+)
 from streamd.wire.stream import ResponseCode, codec, commands as c
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
 from streamd.wire.stream.fields import MAX_ITEMS, Pair
@@ -353,7 +357,7 @@ async def test_a_body_in_tiny_pieces(server: Harness) -> None:
 async def test_unacknowledged_messages_of_all_channels(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "MAX_UNACKED", 50)
+    monkeypatch.setattr(unacked, "MAX_UNACKED", 50)
     peer = await open_peer(server)
     await peer.declare("s")
     await peer.store("s", *(b"%d" % n for n in range(40)))
@@ -386,10 +390,10 @@ async def test_what_consumers_have_read_and_cannot_send(
     for _ in range(9 * 300):
         (delivery,) = await peer.deliveries(1)
         found[delivery.method.tag].append(delivery.body)
-        assert link._session._context.deliveries.held < 100_000 + 300 * 200
+        assert link._chosen._session._context.deliveries.held < 100_000 + 300 * 200
         await peer.send(m.BasicAck(delivery.method.delivery_tag, False))
     assert all(bodies == expected for bodies in found.values())
-    assert link._session._context.deliveries.held == 0
+    assert link._chosen._session._context.deliveries.held == 0
 
 
 async def test_arguments_of_consumers(server: Harness) -> None:
@@ -430,13 +434,13 @@ def test_json_in_memory(unit: str) -> None:
 
 async def test_messages_that_are_not_acknowledged() -> None:
     with held(memory.UNACKED * 50_000):
-        unacked = channel.Unacked(lambda: None, ProtocolTraffic())
+        waiting = unacked.Unacked(lambda: None, ProtocolTraffic())
         publisher = ChannelPublisher(
             1, Outbox(Wakeup(), lambda _: 0), lambda _: None, ProtocolTraffic()
         )
-        one = channel.Channel(1, unacked, publisher)
+        one = Channel(1, waiting, publisher)
         one.count_deliveries(None, 50_000)  # type: ignore[arg-type]
-    assert unacked.count == 50_000
+    assert waiting.count == 50_000
 
 
 def test_the_page_has_the_formula() -> None:
@@ -554,9 +558,24 @@ LIMITS = {
     "AMQP frame": f"{amqp091.FRAME_MAX >> 10} KiB",
     "channels of a connection": amqp091.CHANNEL_MAX,
     "consumers of a connection": consumer_methods.MAX_CONSUMERS,
-    "unacknowledged messages of a connection": channel.MAX_UNACKED,
+    "unacknowledged messages of a connection": unacked.MAX_UNACKED,
     "unfinished messages of a connection": f"{amqp091.UNFINISHED_BYTES >> 20} MiB",
-    "keys in `CC` and `BCC` of a message": to_amqp10._MAX_KEYS,
+    "keys in `CC` and `BCC` of a message": stored_messages.MAX_KEYS,
+    "message over AMQP 1.0": f"{amqp10_session.MAX_MESSAGE_BYTES >> 20} MiB",
+    "frame over AMQP 1.0": f"{amqp10.FRAME_MAX >> 10} KiB",
+    "frame over AMQP 1.0 that has no message": f"{amqp10.MAX_PERFORMATIVE_BYTES >> 10} KiB",
+    "annotations of a message over AMQP 1.0": f"{messages10.MAX_ANNOTATIONS_BYTES >> 10} KiB",
+    "properties of a message over AMQP 1.0": f"{messages10.MAX_PROPERTIES_BYTES >> 10} KiB",
+    "sections of a message": stored_messages.MAX_SECTIONS,
+    "routing keys in `x-cc`": stored_messages.MAX_KEYS,
+    "sessions of a connection": amqp10.CHANNEL_MAX + 1,
+    "links of a session": amqp10_session.HANDLE_MAX + 1,
+    "links of a connection": attaching.MAX_LINKS,
+    "name of a link": f"{limits.MAX_NAME_BYTES:,} bytes",
+    "link pairs to the management node, of a session": management_link.MAX_PAIRS,
+    "transfers that a session takes before the next flow": amqp10_session.WINDOW,
+    "credit of a link that publishes": publisher.CREDIT,
+    "transfers that wait for the client's windows": f"{consumers.HELD_BYTES >> 20} MiB",
     "message that is published": f"{publishing.MAX_MESSAGE_BYTES >> 20} MiB",
     "filter value of it": f"{publishing.MAX_VALUE_BYTES:,} bytes",
     "seconds until it is stored": round(engine_publishing._SECONDS),

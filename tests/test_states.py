@@ -17,6 +17,7 @@ import pytest
 import trio
 from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
+from segments.amqp10 import Symbol
 from streamd.config import RECEIVE_BYTES, Config
 from streamd.http_api import serving as http
 from streamd.wire.amqp091 import methods as m
@@ -27,6 +28,15 @@ from streamd.wire.amqp091.codec import (
     method_frame,
 )
 from streamd.wire.amqp091.states import ChannelState, State as AmqpState
+from streamd.wire.amqp10 import performatives as p
+from streamd.wire.amqp10.codec import (
+    AMQP_HEADER,
+    FRAME_HEAD as FRAME_HEAD10,
+    SASL_HEADER,
+    frame as frame10,
+    sasl_frame,
+)
+from streamd.wire.amqp10.states import State as Amqp10State
 from streamd.wire.stream import State as StreamState, codec, commands as c
 from tests.support import memory
 from tests.support.amqp import connect as connect_amqp, declare
@@ -228,6 +238,58 @@ async def test_an_amqp_connection(server: Harness, before: tuple[bytes, ...], fl
     most = memory.nothing_open(CONFIG) if AMQP_LOGIN[-1] in before else memory.before_login()
     connect = lambda: connect_amqp(server, reads_slowly=True).stream  # noqa: E731
     await drive(server, connect, before, AMQP_FLOODS[flood], most)
+
+
+# -- AMQP 1.0
+
+AMQP10_LOGIN = (
+    SASL_HEADER,
+    sasl_frame(p.SaslInit("PLAIN", b"\0guest\0guest")),
+    AMQP_HEADER,
+    frame10(0, p.Open("flood")),
+)
+LONG = {Symbol("x"): "x" * 10_000}
+BEGIN = frame10(0, p.Begin(None, 0, 100, 100, properties=LONG))
+ATTACH = frame10(
+    0, p.Attach("x", 0, p.SENDER, target=p.Target(), initial_delivery_count=0, properties=LONG)
+)
+AMQP10_CLOSE = frame10(0, p.Close(p.Error("amqp:bye", "bye" * 80)))
+NO_PERFORMATIVE = FRAME_HEAD10.pack(8 + 4_004, 2, 0, 0) + b"\0\x53\x99\x45" + bytes(4_000)
+AMQP10_STATES: dict[Amqp10State, tuple[tuple[bytes, ...], ...]] = {
+    Amqp10State.GREETING: ((), (SASL_HEADER[:5],)),
+    Amqp10State.PROVING: (AMQP10_LOGIN[:1],),
+    Amqp10State.JUDGING: ((SASL_HEADER, sasl_frame(p.SaslInit("PLAIN", b"\0guest\0wrong"))),),
+    Amqp10State.GREETING_AGAIN: (AMQP10_LOGIN[:2],),
+    Amqp10State.OPENING: (AMQP10_LOGIN[:3],),
+    Amqp10State.OPEN: (AMQP10_LOGIN, (*AMQP10_LOGIN, BEGIN), (*AMQP10_LOGIN, BEGIN, ATTACH)),
+    Amqp10State.CLOSING: ((*AMQP10_LOGIN, NO_PERFORMATIVE),),
+    Amqp10State.CLOSED: ((*AMQP10_LOGIN, AMQP10_CLOSE),),
+}
+AMQP10_FLOODS = {
+    "a frame of 4 GiB": Flood(b"\xff\xff\xff\xff\2\0\0\0", bytes(RECEIVE_BYTES)),
+    "frames that are too large": Flood(b"", b"\0\x0f\xff\xfc\2\0\0\0" + bytes(RECEIVE_BYTES - 8)),
+    "frames that are too small": repeated(b"\0\0\0\1\2\0\0\0"),
+    "what does not exist": repeated(NO_PERFORMATIVE),
+    "closes": repeated(AMQP10_CLOSE),
+    "sessions that begin and end": repeated(BEGIN + frame10(0, p.End())),
+    "links": repeated(ATTACH + frame10(0, p.Detach(0))),
+    "half a message": repeated(frame10(0, p.Transfer(0, 0, b"", 0, True, True), bytes(100_000))),
+}
+
+
+AMQP10_KEPT = 500_000  # performatives are tuples, of which the interpreter keeps some for later
+
+
+def test_every_state_of_an_amqp10_connection_is_here() -> None:
+    assert AMQP10_STATES.keys() == set(Amqp10State)
+
+
+@pytest.mark.parametrize("flood", AMQP10_FLOODS)
+@pytest.mark.parametrize("before", sorted({w for ways in AMQP10_STATES.values() for w in ways}))
+async def test_an_amqp10_connection(server: Harness, before: tuple[bytes, ...], flood: str) -> None:
+    most = memory.nothing_open(CONFIG) if AMQP10_LOGIN[-1] in before else memory.before_login()
+    connect = lambda: connect_amqp(server, reads_slowly=True).stream  # noqa: E731
+    await drive(server, connect, before, AMQP10_FLOODS[flood], most, AMQP10_KEPT)
 
 
 # -- HTTP

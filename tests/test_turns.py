@@ -16,7 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments import at_offset
-from segments.amqp10 import encode_list, encode_map
+from segments.amqp10 import Opaque, encode_list, encode_map, encode_symbol
 from segments.compression import GZIP, pack
 from segments.disk import OsDisk
 from segments.message import Message
@@ -30,6 +30,8 @@ from streamd.operations.tier_reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.amqp091.values import Field
+from streamd.wire.amqp10 import performatives as p
+from streamd.wire.amqp10.codec import frame as frame10
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import MAX_ITEMS, CommandVersions, OffsetSpecification, Pair
 from streamd.wire.stream.publish import encode_sub_batch
@@ -42,6 +44,7 @@ from tests.broker.tier.support import (
     tier_of,
     tiered,
 )
+from tests.support import amqp10
 from tests.support.amqp import STREAM, AmqpPeer, connect, declare, fields, open_peer
 from tests.support.fake_store import FakeStore
 from tests.support.http import Http
@@ -399,6 +402,70 @@ async def test_what_is_in_a_stored_message(
             await peer.consume("s", x_stream_offset="first")
             await peer.deliveries(1)
             await wait_all_tasks_blocked()
+    judge({what: (dog.longest, dog.where)})
+
+
+@pytest.mark.parametrize("what", STORED)
+async def test_what_is_in_a_stored_message_over_amqp10(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    async with harness(tmp_path) as server:
+        publisher = await server.peer()
+        await publisher.create("s")
+        await publisher.declare("s")
+        await publisher.store([STORED[what]] * (5 if len(STORED[what]) < 100_000 else 1))
+        with watchdog(monkeypatch) as dog:
+            peer = await amqp10.open_peer(server)
+            await peer.consume()
+            await peer.deliveries(1)
+            await wait_all_tasks_blocked()
+    judge({what: (dog.longest, dog.where)})
+
+
+# -- AMQP 1.0
+
+ENTRIES = [part for n in range(3_000) for part in (encode_symbol(f"x-{n}"), b"\x40")]
+PROPERTIES = section(0x74, encode_map(NOTHINGS * 40_000)) + SECTION
+
+
+def attach10(**more: Any) -> bytes:
+    attach = p.Attach("big", 9, p.SENDER, target=p.Target("/queues/s"), initial_delivery_count=0)
+    return frame10(0, attach._replace(**more))
+
+
+AMQP10_CONTENTS: dict[str, Callable[[amqp10.Amqp10Peer], bytes]] = {
+    "nulls in a map": lambda _: attach10(properties={"x": [None] * 32_000}),
+    "a filter": lambda _: attach10(
+        role=p.RECEIVER, source=p.Source("/queues/s", filter=Opaque(encode_map(ENTRIES)))
+    ),
+    "annotations": lambda peer: b"".join(
+        peer.transfer(section(0x72, encode_map(ENTRIES)) + SECTION) for _ in range(40)
+    ),
+    "properties for a headers exchange": lambda peer: b"".join(
+        peer.transfer(PROPERTIES, 1) for _ in range(10)
+    ),
+    "sections": lambda peer: peer.transfer(SECTION * 30_000),
+    "flows": lambda _: frame10(0, p.Flow(0, 1, 0, 1, 2, 0, 0, echo=True)) * 10_000,
+    "dispositions": lambda _: frame10(0, p.Disposition(True, 0, 1 << 30, True)) * 10_000,
+    "links": lambda _: (attach10() + frame10(0, p.Detach(9))) * 2_000,
+    "sessions": lambda _: (frame10(5, p.Begin(None, 0, 1, 1)) + frame10(5, p.End())) * 2_000,
+    "parts of a message": lambda peer: peer.transfer(b"x", more=True) * 399,
+}
+
+
+@pytest.mark.parametrize("what", AMQP10_CONTENTS)
+async def test_what_is_in_a_frame_of_amqp10(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    peer = await amqp10.open_peer(server)
+    await peer.attach_sender()
+    await peer.attach_sender("/exchanges/amq.headers", 1)
+    for handle in range(2, 9):
+        await peer.consume(0, handle=handle)
+    data = AMQP10_CONTENTS[what](peer)
+    with watchdog(monkeypatch) as dog:
+        await peer.send_bytes(data)
+        await wait_all_tasks_blocked()
     judge({what: (dog.longest, dog.where)})
 
 

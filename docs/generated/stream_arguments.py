@@ -1,7 +1,7 @@
 """The arguments of streams over all doors, from the table of them."""
 
 from docs.generated.text import code
-from streamd.connections.amqp091.queue_arguments import PREFIX
+from streamd.connections.queue_arguments import PREFIX
 from streamd.operations.arguments import ARGUMENTS, Argument
 
 

@@ -168,7 +168,7 @@ class BaseConnection(ABC):
             with self._everything:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._duplex.write, sender)
-                    nursery.start_soon(self._duplex.watch, login.heartbeat_seconds)
+                    nursery.start_soon(self._watch_life, login.heartbeat_seconds)
                     for task in tasks:
                         nursery.start_soon(task)
                     with (
@@ -196,6 +196,10 @@ class BaseConnection(ABC):
         finally:
             self._ended.set()
             session.close()
+
+    async def _watch_life(self, interval: int) -> None:
+        """See `Duplex.watch`."""
+        await self._duplex.watch(interval)
 
     def _watch(self, login: LoggedIn, traffic: ProtocolTraffic) -> Watch:
         """The watch over what this connection has done."""

@@ -12,13 +12,11 @@ from streamd.net.transport import Transport
 
 
 class Connection(Protocol):
-    """One live connection, whatever it speaks.
+    """One live connection, whatever it speaks."""
 
-    Attributes:
-        is_open: somebody has logged in.
-    """
-
-    is_open: bool
+    @property
+    def is_open(self) -> bool:
+        """Somebody has logged in."""
 
     async def run(self) -> None:
         """Serve the peer until one side ends the connection, or the task is cancelled."""

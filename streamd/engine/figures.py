@@ -22,13 +22,13 @@ from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.operations import figures as f
 from streamd.operations.connections import STREAM_PROTOCOL
-from streamd.operations.figures import AMQP091
+from streamd.operations.figures import AMQP091, AMQP10
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus, status_of
 
 logger = logging.getLogger(__name__)
 
-PROTOCOLS = (STREAM_PROTOCOL, AMQP091, "http")
+PROTOCOLS = (STREAM_PROTOCOL, AMQP091, AMQP10, "http")
 MAX_NAMES = 20_000  # of consumers in an answer; others count for their streams alone
 _UNLIMITED = 1 << 60  # and more: what the kernel says where there is no limit
 

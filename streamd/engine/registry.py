@@ -20,7 +20,7 @@ class LiveConnection:
     Attributes:
         peer: host and port of the other end.
         local: host and port of this end.
-        protocol: STREAM_PROTOCOL or AMQP_PROTOCOL.
+        protocol: STREAM_PROTOCOL, AMQP_PROTOCOL or AMQP10_PROTOCOL.
         is_tls: it is inside TLS.
         account: the user that has logged in.
         mechanism: the SASL mechanism that was used.

@@ -10,9 +10,10 @@ from starlette.routing import Route
 from streamd.http_api.description import DONE, Operation, described
 from streamd.http_api.exchanges import host_part
 from streamd.http_api.messages import Row, done, json_answer, listing, part
-from streamd.http_api.service import NODE, Service
+from streamd.http_api.service import Service
 from streamd.operations import connections as c
 from streamd.operations.connections import STREAM_PROTOCOL, Connection, ConsumerFacts
+from streamd.operations.server import NODE
 
 _ONE = "/api/stream/connections/{vhost}/{name}"
 

@@ -37,7 +37,7 @@ from streamd.http_api.messages import (
 )
 from streamd.http_api.overview import PRODUCT_FIELDS
 from streamd.http_api.queues import STREAM, TYPE, shown_arguments, stream_arguments
-from streamd.http_api.service import NODE, Service
+from streamd.http_api.service import Service
 from streamd.http_api.users import (
     permission_row,
     put_permission,
@@ -55,6 +55,7 @@ from streamd.operations import (
 from streamd.operations.declaration import Asker, Operation as Asked
 from streamd.operations.errors import Reason
 from streamd.operations.names import Name
+from streamd.operations.server import NODE
 
 _MOST_SHOWN = 300  # characters of a row that is wrong
 _DECLARED_AT_ONCE = 200

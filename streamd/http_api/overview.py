@@ -10,9 +10,9 @@ from streamd.http_api.caller import visitor_of
 from streamd.http_api.description import ENTER, MONITORING, Operation, described
 from streamd.http_api.messages import NotFound, Row, json_answer, part
 from streamd.http_api.schemas import TEXT, about, row, some
-from streamd.http_api.service import NODE, Service
+from streamd.http_api.service import Service
 from streamd.operations.routing import ExchangeType, ListExchanges
-from streamd.operations.server import GetHealth, GetOverview
+from streamd.operations.server import NODE, GetHealth, GetOverview
 from streamd.version import COMPATIBLE_VERSION, PRODUCT, __version__
 
 PRODUCT_FIELDS = {  # clients choose their requests by these

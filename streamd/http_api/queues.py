@@ -23,10 +23,11 @@ from streamd.http_api.messages import (
     texts,
 )
 from streamd.http_api.overview import message_counts
-from streamd.http_api.service import NODE, Service
+from streamd.http_api.service import Service
 from streamd.operations import stream_views as v, streams as s
 from streamd.operations.connections import ListReaders
 from streamd.operations.names import Name
+from streamd.operations.server import NODE
 from streamd.operations.tier_reports import plain
 
 Item: TypeAlias = tuple[v.StreamSummary, v.StreamDetails | None]

@@ -12,7 +12,6 @@ from streamd.http_api.unsent import Unsent
 from streamd.operations.declaration import Operation
 
 Answer = TypeVar("Answer")
-NODE = "streamd@localhost"  # the only one; clients expect a name
 
 
 class Service(NamedTuple):

@@ -19,10 +19,11 @@ from streamd.http_api.messages import (
     texts,
 )
 from streamd.http_api.overview import message_counts
-from streamd.http_api.service import NODE, Service
+from streamd.http_api.service import Service
 from streamd.operations import users as u, virtual_hosts as v
 from streamd.operations.names import Name
 from streamd.operations.passwords import RABBITMQ_DEFAULT, algorithm_of, read_hash
+from streamd.operations.server import NODE
 
 _PERMISSION = "/api/permissions/{vhost}/{user}"
 

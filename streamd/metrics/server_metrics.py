@@ -15,12 +15,18 @@ from typing import NamedTuple, TypeAlias
 
 from streamd.metrics.families import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Family, Number, Sample
 from streamd.operations.connections import STREAM_PROTOCOL
-from streamd.operations.figures import AMQP091, ExchangeFigures, ProtocolFigures, ServerFigures
+from streamd.operations.figures import (
+    AMQP091,
+    AMQP10,
+    ExchangeFigures,
+    ProtocolFigures,
+    ServerFigures,
+)
 from streamd.operations.tier_reports import Kind, TierState, TierStatus
 from streamd.version import COMPATIBLE_VERSION, PRODUCT, __version__
 from streamd.wire.stream import ResponseCode
 
-PROTOCOLS = (STREAM_PROTOCOL, AMQP091)
+PROTOCOLS = (STREAM_PROTOCOL, AMQP091, AMQP10)
 STREAM_QUEUE = "rabbit_stream_queue"
 AGGREGATED, PER_OBJECT, DETAILED = "aggregated", "per-object", "detailed"
 OWN_GROUP = "streamd_server"

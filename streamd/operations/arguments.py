@@ -283,11 +283,14 @@ _TABLE = (
         title="Wait for more messages, at most (ms)",
         example="20",
     ),
-    Argument(
-        name="initial-cluster-size",
-        kind=kinds.whole(1, 1 << 20),
-        meaning="Read and kept for RabbitMQ's clients; without effect",
-        changes=False,
+    *(
+        Argument(
+            name=f"initial-{who}-size",
+            kind=kinds.whole(1, 1 << 20),
+            meaning="Read and kept for RabbitMQ's clients; without effect",
+            changes=False,
+        )
+        for who in ("cluster", "group")
     ),
     Argument(
         name="queue-leader-locator",

@@ -10,6 +10,7 @@ from streamd.operations.declaration import Enter, OfStream, Operation
 from streamd.operations.names import Name
 
 STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
+AMQP10_PROTOCOL = "AMQP 1-0"  # as RabbitMQ names it
 MAX_REASON = 200  # characters that a client is told
 
 
@@ -58,7 +59,7 @@ class Connection(msgspec.Struct, frozen=True):
     Attributes:
         peer: host and port of the other end.
         local: host and port of this end.
-        protocol: STREAM_PROTOCOL or AMQP_PROTOCOL.
+        protocol: STREAM_PROTOCOL, AMQP_PROTOCOL or AMQP10_PROTOCOL.
         is_tls: it is inside TLS.
         user: that has logged in.
         mechanism: the SASL mechanism that was used.

@@ -50,3 +50,10 @@ class ReservedName(Refused):
 
     def __init__(self, details: str) -> None:
         super().__init__(Reason.ACCESS_REFUSED, details)
+
+
+class Inequivalent(Refused):
+    """What is declared is there already, and differs: one sentence."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Reason.PRECONDITION_FAILED, details)

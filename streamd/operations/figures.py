@@ -9,7 +9,7 @@ from streamd.operations.declaration import DOORS, WATCHERS, Operation
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus
 
-AMQP091 = "amqp091"  # as metrics name it
+AMQP091, AMQP10 = "amqp091", "amqp10"  # as metrics name them
 
 
 class Flow(NamedTuple):

@@ -96,9 +96,16 @@ def properties_key(binding: Binding) -> str:
     key = quote(binding.key, safe="").replace("~", "%7E")
     if not binding.arguments:
         return key or "~"
-    raw = arguments_text(binding.arguments).encode()
+    return f"{key}~{arguments_hash(binding.arguments)}"
+
+
+def arguments_hash(arguments: Headers) -> str:
+    """A short text that is equal for equal arguments; empty for none."""
+    if not arguments:
+        return ""
+    raw = arguments_text(arguments).encode()
     digest = hashlib.blake2b(raw, digest_size=_HASH_BYTES).digest()
-    return f"{key}~{urlsafe_b64encode(digest).decode()}"
+    return urlsafe_b64encode(digest).decode()
 
 
 async def binding_with(bindings: list[Binding], key: str) -> Binding | None:

@@ -10,6 +10,7 @@ from streamd.net.transport import Address
 from streamd.operations.declaration import Operation
 from streamd.operations.names import Name
 
+NODE = "streamd@localhost"  # the only one; clients expect a name
 BEHIND_SECONDS = 300  # a consumer that is further behind is trouble; for cli/alerts.yaml too
 
 

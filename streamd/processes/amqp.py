@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from functools import partial
 from math import inf
+from typing import TypeAlias
 
 import trio
 
@@ -22,6 +23,7 @@ from streamd.net.transport import SocketTransport, Transport, TransportClosed
 from streamd.processes.child import follow
 from streamd.processes.control import READY, RELOAD, Said, say
 from streamd.wire.amqp091.relay import Inward, Outward
+from streamd.wire.amqp10.codec import is_amqp10
 
 logger = logging.getLogger(__name__)
 
@@ -168,16 +170,26 @@ class _Door:
 async def relay(client: Transport, engine: Transport) -> None:
     """Serve a client until one of both has gone, or both have ended; both are closed on return."""
     outward = Outward()
+
+    def from_client(begun: bytes) -> _Way | None:
+        found = is_amqp10(begun)
+        if found is None:
+            return None
+        return _AS_IT_IS if found else Inward(outward.delivered)
+
+    def from_engine(begun: bytes) -> _Way:
+        return _AS_IT_IS if begun.startswith(_HEADER) else outward
+
     try:
         async with trio.open_nursery() as nursery:
 
             async def answer() -> None:
-                await _carry(engine, client, outward)
+                await _carry(engine, client, from_engine)
                 # The engine is done with it: what the client still says reaches nobody.
                 nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
 
             nursery.start_soon(answer)
-            await _carry(client, engine, Inward(outward.delivered))
+            await _carry(client, engine, from_client)
     except* TransportClosed:
         pass
     finally:
@@ -185,12 +197,39 @@ async def relay(client: Transport, engine: Transport) -> None:
         engine.close()
 
 
-async def _carry(source: Transport, target: Transport, way: Inward | Outward) -> None:
+class _AsItIs:
+    """AMQP 1.0 goes as it is, both ways: it is what streams keep, or nearly."""
+
+    pause = 0.0
+
+    def take(self, data: bytes) -> tuple[bytes]:
+        """See Inward."""
+        return (data,)
+
+
+_Way: TypeAlias = Inward | Outward | _AsItIs
+_AS_IT_IS = _AsItIs()
+_HEADER = b"AMQP"  # no frame of AMQP 0-9-1 begins like this
+
+
+async def _carry(
+    source: Transport, target: Transport, choose: Callable[[bytes], _Way | None]
+) -> None:
+    """Send on what comes, by the way that its beginning chooses; None while that is too short."""
+    way, begun = None, b""
     while data := await source.receive():
+        if way is None:
+            begun += data
+            way = choose(begun)
+            if way is None:
+                continue
+            data, begun = begun, b""
         for number, piece in enumerate(way.take(data)):
             if number:
                 await trio.lowlevel.checkpoint()
             await target.send(piece)
         if way.pause:
             await trio.sleep(way.pause)
+    if begun:
+        await target.send(begun)
     target.end_sending()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from segments.selector import Dialect
 from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp10 import performatives as p
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.amqp import STREAM as STREAM_TYPE, exchange
@@ -167,6 +168,28 @@ AMQP: dict[str, Case] = {
     "BasicGet": Case(m.BasicGet(0, "s", False), read("s")),
     "BasicPublish": Case(m.BasicPublish(0, "x", "k", False, False), write("x")),
     "BasicPublish default": Case(m.BasicPublish(0, "", "s", False, False), write("amq.default")),
+}
+# Of AMQP 1.0: links, and what is asked of the management node: method, path, body.
+_NEW_STREAM = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+_BINDING = {"source": "y", "destination_queue": "s", "binding_key": "k", "arguments": {}}
+AMQP10: dict[str, Case] = {
+    "Attach, reads": Case(p.Attach("r", 9, p.RECEIVER, source=p.Source("/queues/s")), read("s")),
+    "Attach, writes": Case(
+        p.Attach("w", 9, p.SENDER, target=p.Target("/exchanges/x/k"), initial_delivery_count=0),
+        write("x"),
+    ),
+    "Attach, writes to a queue": Case(
+        p.Attach("w", 9, p.SENDER, target=p.Target("/queues/s"), initial_delivery_count=0),
+        write("amq.default"),
+    ),
+    "PUT queue": Case(("PUT", "/queues/new", _NEW_STREAM), configure("new")),
+    "DELETE queue": Case(("DELETE", "/queues/s", None), configure("s")),
+    "PUT exchange": Case(("PUT", "/exchanges/new", {"type": "direct"}), configure("new")),
+    "DELETE exchange": Case(("DELETE", "/exchanges/x", None), configure("x")),
+    "POST binding": Case(("POST", "/bindings", _BINDING), write("s") + read("y")),
+    "DELETE binding": Case(
+        ("DELETE", "/bindings/src=x;dstq=s;key=k;args=", None), write("s") + read("x")
+    ),
 }
 # Of the connection or of a channel; about consumers and messages of the channel itself.
 AMQP_WITHOUT_NEEDS = {

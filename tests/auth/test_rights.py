@@ -25,10 +25,13 @@ from streamd.engine import Caller
 from streamd.operations.rights import Right
 from streamd.operations.routing import Binding, ExchangeRow, ExchangeType
 from streamd.wire.amqp091 import methods as m
+from streamd.wire.amqp10 import performatives as p
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth import needs as n
 from tests.broker.catalog.test_changes import state
-from tests.support import amqp
+from tests.connections.amqp10.test_link_pairs import attach_pair
+from tests.connections.amqp10.test_management import request
+from tests.support import amqp, amqp10
 from tests.support.http import Http
 from tests.support.server import FIRST, OK, Harness, Peer, frame, harness
 from tests.support.tier import FakeTier
@@ -285,6 +288,38 @@ async def test_methods(tmp_path: Path, name: str) -> None:
             return await asks_amqp(peer, case.fields)
 
         await check(server, case, ask, changes=changes)
+
+
+# -- AMQP 1.0
+
+
+async def asks_amqp10(peer: amqp10.Amqp10Peer, asked: Any) -> bool:
+    """A refusal ends the session."""
+    if isinstance(asked, tuple) and not isinstance(asked, p.Attach):
+        await attach_pair(peer)
+        await peer.publish(request(*asked), settled=True)
+    else:
+        await peer.send(asked)
+    while True:
+        _, found, _ = await peer.receive()
+        if isinstance(found, p.End):
+            assert found.error.condition == "amqp:unauthorized-access", found
+            return True
+        if isinstance(found, p.Attach | p.Transfer):
+            return False
+
+
+@pytest.mark.parametrize("name", n.AMQP10)
+async def test_links(tmp_path: Path, name: str) -> None:
+    case = n.AMQP10[name]
+    async with world(tmp_path) as server:
+        await allow(server, [])
+
+        async def ask() -> bool:
+            peer = await amqp10.open_peer(server, user="ada")
+            return await asks_amqp10(peer, case.fields)
+
+        await check(server, case, ask, changes=not name.startswith("Attach"))
 
 
 # -- HTTP

@@ -27,6 +27,7 @@ from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, tiered
 from tests.support.amqp import STREAM, connect, declare, exchange, open_peer
+from tests.support.amqp10 import connect as connect_amqp10
 from tests.support.fake_store import WRITES, FakeStore, late_answers
 from tests.support.http import Http
 from tests.support.server import NEXT, Harness, Peer, frame, harness
@@ -726,6 +727,9 @@ async def test_clients_are_told_what_it_is(tmp_path: Path, writer: Writer) -> No
         await amqp.send_bytes(PROTOCOL_HEADER)
         start = await amqp.expect(m.ConnectionStart)
         assert start.properties["read_only"] == Field("t", True)
+        told = await connect_amqp10(server).log_in()
+        assert told.properties is not None
+        assert told.properties["read_only"] is True
     async with harness(tmp_path / "writer") as server:
         answer = await server.connect().ask(c.PeerProperties, ())
         assert "read_only" not in {p.key for p in answer.properties}

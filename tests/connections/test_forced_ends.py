@@ -139,7 +139,7 @@ async def test_what_is_taken_away_while_a_message_is_on_its_way_to_many_streams(
     await add_user(server, "ada")
     peer = await open_peer(server, user="ada", password="ada-secret")
     (connection,) = server.server._running
-    session = connection._session  # type: ignore[attr-defined]
+    session = connection._chosen._session  # type: ignore[attr-defined]
     publish = m.BasicPublish(0, "all", "", False, False)
     message = Content(1, publish, encode_properties(Properties()), b"x", 1)
 

@@ -43,8 +43,8 @@ EXAMPLES = "".join(
 )
 FOREIGN = {"--help"}  # options of others that stand alone in a text
 OTHER_VARIABLES = {"STREAMD_URI", "STREAMD_NEW_PASSWORD"}
-# There is no Celery to try the first; test_testing.py runs the second.
-OTHER_EXAMPLES = {"celery_tasks.py", "test_with_streamd.py"}
+# There is no Celery to try the first; test_testing.py runs the second, tests/interop the third.
+OTHER_EXAMPLES = {"celery_tasks.py", "test_with_streamd.py", "amqp10_filter_and_sql.py"}
 IN_SPARK = (pytest.mark.sample, pytest.mark.timeout(900))  # as many sessions as commands
 TYPED = ("console", "python")
 NOT_TYPED = {"bash", "shell", "pycon", "py"}  # would look like them, and not be tried

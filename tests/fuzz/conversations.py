@@ -5,14 +5,21 @@ from typing import Any
 
 import trio
 
+from segments.amqp10 import Opaque, Symbol, encode_map
 from segments.compression import pack
+from segments.message import Message, Properties
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import FRAME_HEAD, HEARTBEAT_FRAME, method_frame
 from streamd.wire.amqp091.values import Field
+from streamd.wire.amqp10 import performatives as p
+from streamd.wire.amqp10.codec import HEARTBEAT_FRAME as HEARTBEAT10, frame as frame10
+from streamd.wire.amqp10.values import Described, Uint, Ulong, write_value
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import CommandVersions, OffsetSpecification, Pair
 from streamd.wire.stream.publish import encode_sub_batch
+from tests.fuzz.frames import amqp10_frames
 from tests.support.amqp import FIRST as FROM_FIRST, STREAM, AmqpPeer, connect, declare, fields
+from tests.support.amqp10 import Amqp10Peer, connect as connect10
 from tests.support.server import FIRST, LAST, NEXT, Harness, Peer
 
 STREAM_LOGIN, AMQP_LOGIN = 5, 5  # frames until the connection is open
@@ -265,6 +272,122 @@ async def _clean_up_amqp(peer: AmqpPeer) -> None:
         await peer.ask(m.QueueDelete(0, name, False, False, False), m.QueueDeleteOk)
     await peer.ask(m.ChannelClose(200, "", 0, 0), m.ChannelCloseOk)
     await peer.ask(m.ConnectionClose(200, "", 0, 0), m.ConnectionCloseOk, 0)
+
+
+# -- AMQP 1.0
+
+AMQP10_LOGIN = 5  # frames and headers until a session has begun
+_FILTERS: dict[str, Any] = {
+    "rabbitmq:stream-offset-spec": "first",
+    "rabbitmq:stream-filter": ["a", "b"],
+    "rabbitmq:stream-match-unfiltered": True,
+    "sql-filter": ("amqp:sql-filter", "a = 1 AND b IS NULL"),
+    "streamd:tag": "a || b",
+    "p": ("amqp:properties-filter", {Symbol("subject"): "&p:x", Symbol("group-sequence"): Uint(1)}),
+    "q": ("amqp:application-properties-filter", {"a": 1, "b": None}),
+}
+
+
+def _filter_of(*names: str) -> Opaque:
+    items: list[bytes] = []
+    for name in names:
+        given = _FILTERS[name]
+        descriptor, value = given if isinstance(given, tuple) else (name, given)
+        items += (write_value(Symbol(name)), write_value(Described(Symbol(descriptor), value)))
+    return Opaque(encode_map(items))
+
+
+def _request(method: str, to: str, body: Any = None) -> bytes:
+    properties = [Ulong(7), None, to, method, "$me"]
+    sections = ((0x73, properties), (0x77, body))
+    return b"".join(bytes((0, 0x53, code)) + write_value(value) for code, value in sections)
+
+
+SPARE_PERFORMATIVES = (
+    *(
+        frame10(0, p.Attach(name, 9, role, *modes, source=source, target=target, properties=more))
+        for name, role, modes, source, target, more in (
+            ("a", True, (1, 0), p.Source("/queues/s", filter=_filter_of(*_FILTERS)), None, None),
+            ("b", True, (0, 1), p.Source("/queues/s", dynamic=True), p.Target(), None),
+            ("c", False, (2, 0), None, p.Target("/exchanges/amq.topic/a.b"), None),
+            ("d", False, (2, 0), p.Source(), p.Coordinator(), None),
+            ("m", False, (1, 0), p.Source("me"), p.Target("/management"), {Symbol("paired"): True}),
+        )
+    ),
+    frame10(0, p.Flow(0, 0, 0, 0)),
+    frame10(0, p.Flow(0, 100, 0, 100, 1, 0, 50, 0, True, True)),
+    frame10(0, p.Disposition(True, 0, 1_000_000, False, p.Modified(True, True))),
+    frame10(0, p.Disposition(True, 0, None, True, p.Rejected(p.Error("amqp:x", "why")))),
+    frame10(0, p.Transfer(0, 90, b"t", 0, False, True), b"\0\x53\x75\xa0\x01"),
+    frame10(0, p.Transfer(0), b"x"),
+    frame10(0, p.Transfer(0, 91, b"t", 0, True, aborted=True)),
+    frame10(0, p.Detach(0, False)),
+    frame10(1, p.Begin(None, 5, 1, 1, 3)),
+    frame10(0, p.End()),
+    frame10(0, p.Close(p.Error("amqp:y"))),
+    HEARTBEAT10,
+)
+
+
+async def record_amqp10(server: Harness) -> list[bytes]:
+    """A session of AMQP 1.0."""
+    peer = connect10(server)
+    recorder = _Recorder(peer.stream)
+    await peer.log_in(hostname="vhost:/", idle_time_out=60_000)
+    await peer.begin(window=100)
+    for part in (_manage10, _publish10, _consume10):
+        await part(peer)
+    await peer.send(p.Close())
+    return [one for data in recorder.frames for one in amqp10_frames(data)]
+
+
+async def _manage10(peer: Amqp10Peer) -> None:
+    pair: dict[str, Any] = {"snd_settle_mode": 1, "properties": {Symbol("paired"): True}}
+    both: dict[str, Any] = {"name": "pair", **pair}
+    await peer.attach_receiver("/management", 1, filter=None, **both)
+    await peer.attach_sender("/management", 0, **both)
+    await peer.credit(100, 1)
+    stream = {"x-queue-type": "stream", "x-stream-filter-property": "a", "x-max-age": "1h"}
+    for method, to, body in (
+        ("PUT", "/queues/s", {"durable": True, "arguments": stream}),
+        ("GET", "/queues/s", None),
+        ("PUT", "/exchanges/e", {"type": "topic", "durable": True}),
+        ("POST", "/bindings", {"source": "e", "destination_queue": "s", "binding_key": "k.#"}),
+        ("GET", "/bindings?src=e&dstq=s&key=k.%23", None),
+        ("DELETE", "/bindings/src=e;dstq=s;key=k.%23;args=", None),
+        ("DELETE", "/exchanges/e", None),
+        ("DELETE", "/queues/none", None),
+    ):
+        await peer.publish(_request(method, to, body), settled=True)
+        await peer.deliveries(1)
+
+
+async def _publish10(peer: Amqp10Peer) -> None:
+    await peer.attach_sender("/queues/s", 2)
+    annotated = Message(b"b", annotations={"x-stream-filter-value": "a", "x-cc": ["s", "t"]})
+    free = Message(b"c" * 50, application_properties={"a": 1, "b": "x", "c": None})
+    value = Message(value={"a": [1, 2.5, b"x"]})
+    await peer.publish(Message(b"a"), annotated, free, value, handle=2)
+    await peer.outcomes(4)
+    raw = Message(b"long" * 30).encode()
+    await peer.send_bytes(peer.transfer(raw[:50], 2, more=True))
+    await peer.send_bytes(frame10(0, p.Transfer(2), raw[50:]))
+    await peer.outcomes(1)
+    await peer.attach_sender(None, 3)
+    for to in ("/queues/s", "/exchanges/amq.fanout", "/exchanges/none/k", "bad"):
+        await peer.publish(Message(b"x", Properties(to=to)), handle=3)
+    await peer.outcomes(4)
+
+
+async def _consume10(peer: Amqp10Peer) -> None:
+    first = "rabbitmq:stream-offset-spec"
+    choices = ((), (first,), (first, "rabbitmq:stream-filter"), (first, "sql-filter"), ("q", "p"))
+    for handle, names in enumerate(choices, 10):
+        await peer.attach_receiver(handle=handle, filter=_filter_of(*names) if names else None)
+        await peer.credit(3, handle, next_incoming_id=8, drain=handle % 2 == 1)
+    await trio.sleep(0.1)
+    await peer.send(p.Disposition(True, 8, 9, False, p.Accepted()))
+    await peer.send(p.Detach(10, True))
 
 
 # -- HTTP

@@ -41,6 +41,24 @@ def amqp_frames(data: bytes) -> list[bytes]:
     return found
 
 
+def amqp10_frames(data: bytes) -> list[bytes]:
+    """Frames of AMQP 1.0; a protocol header is one."""
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        end = at + (8 if data[at : at + 4] == b"AMQP" else max(size, 8))
+        found.append(data[at:end])
+        at = end
+    return found
+
+
+def with_whole_size(frame: bytes) -> bytes:
+    """A frame of AMQP 1.0 whose size is right."""
+    if len(frame) < 8 or frame.startswith(b"AMQP"):
+        return frame
+    return len(frame).to_bytes(4, "big") + frame[4:]
+
+
 def http_requests(data: bytes) -> list[bytes]:
     """Requests."""
     found, at = [], 0

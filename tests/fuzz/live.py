@@ -28,6 +28,8 @@ from streamd.operations.routing import Binding, ExchangeRow
 from streamd.server import Server
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
+from streamd.wire.amqp10 import performatives as p
+from streamd.wire.amqp10.codec import AMQP_HEADER, SASL_HEADER, frame, sasl_frame
 from streamd.wire.stream import codec, commands as c
 from tests.fuzz.frames import in_pieces
 from tests.fuzz.guest import Guest
@@ -67,6 +69,15 @@ AMQP_LOGIN = b"".join(
         method_frame(1, m.ChannelOpen()),
     )
 )
+AMQP10_LOGIN = b"".join(
+    (
+        SASL_HEADER,
+        sasl_frame(p.SaslInit("PLAIN", _GUEST)),
+        AMQP_HEADER,
+        frame(0, p.Open("fuzz")),
+        frame(0, p.Begin(None, 0, 100, 100)),
+    )
+)
 
 
 class _Errors(logging.Handler):
@@ -86,7 +97,7 @@ def connect_stream(server: Harness) -> trio.StapledStream[Any, Any]:
 
 
 def connect_amqp(server: Harness) -> trio.StapledStream[Any, Any]:
-    """A connection of AMQP 0-9-1."""
+    """A connection of AMQP, whichever it will be."""
     return connect(server).stream
 
 

@@ -26,6 +26,7 @@ async def _record() -> dict[str, list[bytes]]:
     for name, record in (
         ("stream", conversations.record_stream),
         ("amqp", conversations.record_amqp),
+        ("amqp10", conversations.record_amqp10),
     ):
         with tempfile.TemporaryDirectory(prefix="streamd-fuzz-") as folder:
             async with harness(Path(folder, "data"), anonymous_user="guest") as server:

@@ -1,4 +1,4 @@
-"""What is fuzzed: conversations of three protocols; two of these and stored bytes as functions."""
+"""What is fuzzed: conversations of four protocols; three of these and stored bytes as functions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -70,6 +70,11 @@ def _change_amqp(parts: Sequence[bytes], chance: Random) -> list[bytes]:
     return changed(parts, chance, frames.with_size_and_end, spare, values.change_amqp)
 
 
+def _change_amqp10(parts: Sequence[bytes], chance: Random) -> list[bytes]:
+    spare = conversations.SPARE_PERFORMATIVES
+    return changed(parts, chance, frames.with_whole_size, spare, values.change_amqp10)
+
+
 def _change_bytes(parts: Sequence[bytes], chance: Random) -> list[bytes]:
     return changed(parts, chance, bytes, (), lambda part, _: part)
 
@@ -80,14 +85,17 @@ def _whole(data: bytes) -> list[bytes]:
 
 STREAM = live.Conversations(live.connect_stream, live.STREAM_LOGIN, frames.stream_frames)
 AMQP = live.Conversations(live.connect_amqp, live.AMQP_LOGIN, frames.amqp_frames)
+AMQP10 = live.Conversations(live.connect_amqp, live.AMQP10_LOGIN, frames.amqp10_frames)
 HTTP = live.Conversations(live.connect_http, b"", frames.http_requests)
 
 TARGETS = (
     Target("stream", 0.02, 2_000, STREAM, frames.stream_frames, _change_stream),
     Target("amqp", 0.02, 2_000, AMQP, frames.amqp_frames, _change_amqp),
+    Target("amqp10", 0.02, 2_000, AMQP10, frames.amqp10_frames, _change_amqp10),
     Target("http", 0.01, 2_000, HTTP, frames.http_requests, changed_requests),
-    Target("stream-wire", 0.35, 1_000, wire.try_stream, frames.stream_frames, _change_stream),
-    Target("amqp-wire", 0.35, 1_000, wire.try_amqp, frames.amqp_frames, _change_amqp),
+    Target("stream-wire", 0.25, 1_000, wire.try_stream, frames.stream_frames, _change_stream),
+    Target("amqp-wire", 0.25, 1_000, wire.try_amqp, frames.amqp_frames, _change_amqp),
+    Target("amqp10-wire", 0.18, 1_000, wire.try_amqp10, frames.amqp10_frames, _change_amqp10),
     Target("message", 0.2, 500, wire.try_message, _whole, _change_bytes),
     Target("columns", 0.05, 2_000, stored.try_columns, _whole, _change_bytes),
 )
@@ -110,6 +118,7 @@ def seeds(recorded: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
     for name, login, spare in (
         ("stream", conversations.STREAM_LOGIN, conversations.SPARE_COMMANDS),
         ("amqp", conversations.AMQP_LOGIN, conversations.SPARE_METHODS),
+        ("amqp10", conversations.AMQP10_LOGIN, conversations.SPARE_PERFORMATIVES),
     ):
         session = recorded[name]
         after = session[login:]

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from segments.errors import FormatError
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import (
     CONTENT_HEAD_SIZE,
@@ -20,6 +21,7 @@ from streamd.wire.amqp091.codec import (
 from streamd.wire.amqp091.errors import Fault
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
+from streamd.wire.amqp10 import codec as amqp10_codec
 from streamd.wire.stream import RemoteProtocolError, codec
 from streamd.wire.stream.fields import Pair
 
@@ -182,6 +184,24 @@ def change_amqp(frame: bytes, chance: Random) -> bytes:
             payload = _other_bytes(payload, chance)
         return encode_frame(kind, channel, payload)
     except (Fault, *_NOT_WRITTEN):
+        return frame
+
+
+def change_amqp10(frame: bytes, chance: Random) -> bytes:
+    """A frame of AMQP 1.0 that says something else; the same if it says nothing."""
+    try:
+        _, words, kind, channel = amqp10_codec.FRAME_HEAD.unpack_from(frame)
+        performative, end = amqp10_codec.decode_composite(frame[4 * words :])
+        payload = frame[4 * words + end :]
+        if chance.random() < 0.05:
+            channel = chance.choice((0, 1, 63, 64, 65_535))
+        elif payload and chance.random() < 0.5:
+            payload = _other_bytes(payload, chance)
+        else:
+            performative = _another_method(performative, chance)
+        body = amqp10_codec.encode_composite(performative) + payload
+        return amqp10_codec.FRAME_HEAD.pack(8 + len(body), 2, kind, channel) + body
+    except (FormatError, IndexError, *_NOT_WRITTEN):
         return frame
 
 

@@ -4,6 +4,7 @@ Whatever the bytes are, only the protocol's own error may come out; however they
 pieces, the same commands do; what was read is written and read again as the same.
 """
 
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -18,6 +19,11 @@ from streamd.wire.amqp091.messages.from_amqp10 import delivered
 from streamd.wire.amqp091.messages.to_amqp10 import stored_body, stored_head
 from streamd.wire.amqp091.properties import decode_properties, encode_properties
 from streamd.wire.amqp091.states import State as AmqpState
+from streamd.wire.amqp10 import connection as amqp10, errors as amqp10_errors, performatives as p
+from streamd.wire.amqp10.codec import decode_composite, encode_composite, frame
+from streamd.wire.amqp10.deliver import TransferWriter
+from streamd.wire.amqp10.messages import bare_position, check_bare, stored_head as stored_head10
+from streamd.wire.amqp10.states import State as Amqp10State
 from streamd.wire.stream import (
     NEED_DATA,
     Connection,
@@ -31,6 +37,7 @@ from streamd.wire.stream.publish import decode_entries, decode_filtered_entries
 
 FRAME_MAX = 1 << 16
 _OPEN_CHANNEL = method_frame(1, m.ChannelOpen())
+_BEGIN = frame(0, p.Begin(None, 0, 100, 100))
 _OFFSET = (41).to_bytes(8, "big")
 
 
@@ -179,12 +186,93 @@ def _deliver(raw: bytes) -> bytes:
     return message.body
 
 
+# -- AMQP 1.0
+
+
+def try_amqp10(data: bytes) -> None:
+    """What an open connection with a session and a link that has credit reads."""
+    arrival, data = data[0], data[1:]
+    at_once = _amqp10_events([data])
+    in_pieces = _amqp10_events(cut(data, arrival))
+    if repr(at_once) != repr(in_pieces):
+        raise Broken(f"{at_once} at once, {in_pieces} in pieces")
+
+
+def _amqp10_events(pieces: list[bytes]) -> list[Any]:
+    connection = amqp10.Connection()
+    connection.state = Amqp10State.OPEN
+    connection.open()
+    connection.receive_data(_BEGIN)
+    assert len(list(connection.events())) == 1
+    session = connection.sessions[0]
+    session.attach(p.Attach("x", 0, p.SENDER)).credit = 10
+    found: list[Any] = []
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            for event in connection.events():
+                found += _told(connection, event)
+    except amqp10_errors.ConnectionFault as fault:
+        found.append(str(fault))
+    return found
+
+
+def _told(connection: amqp10.Connection, event: amqp10.Event) -> list[Any]:
+    """An event, and what the server does after it."""
+    match event:
+        case amqp10.Messages(session, _, arrived):
+            for message in arrived:
+                _check_message(message.raw)
+            return (
+                [(session.channel, *arrived)]
+                if len(arrived) == 1
+                else [(session.channel, message) for message in arrived]
+            )
+        case amqp10.Broken(session, link, fault):
+            if link is None:
+                connection.end_session(session, fault)
+            else:
+                connection.detach(session, link, fault)
+            return [str(fault)]
+        case amqp10.Detached(_, _, detach):
+            return [detach]
+    channel, performative = event
+    again, _ = decode_composite(encode_composite(performative))
+    if repr(again) != repr(performative):
+        raise Broken(f"{performative} becomes {again}")
+    if isinstance(performative, p.Attach) and channel in connection.sessions:
+        with suppress(amqp10_errors.Fault):
+            connection.sessions[channel].attach(performative)
+    return [event]
+
+
+def _check_message(raw: bytes) -> None:
+    """What is stored of a message is delivered, its bare message as it was."""
+    try:
+        at = bare_position(raw)
+        head = stored_head10("e", "k", raw[:at])
+        check_bare(raw, at)
+    except amqp10_errors.LinkFault:
+        return
+    if not _deliver10(head.sections + raw[at:]).endswith(raw[at:]):
+        raise Broken(f"{raw[at:]!r} is not delivered as it was")
+
+
+def _deliver10(raw: bytes) -> bytes:
+    (whole,) = TransferWriter(0, 0, "q", 1 << 30, is_settled=False).frames(0, 41, raw)
+    transfer, end = decode_composite(whole[8:])
+    if not isinstance(transfer, p.Transfer) or int.from_bytes(whole[:4], "big") != len(whole):
+        raise Broken("a delivery is not framed")
+    return whole[8 + end :]
+
+
 # -- stored messages, which anybody may have published as they like
 
 
 def try_message(data: bytes) -> None:
-    """A message of a stream, as a consumer of AMQP 0-9-1 gets it."""
+    """A message of a stream, as consumers of both AMQPs get it."""
     _deliver(data[1:])
+    _deliver10(data[1:])
 
 
 def message_seeds() -> list[bytes]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from segments.bloom import false_positive_rate
 from streamd.wire.amqp091.states import CHANNEL_TRANSITIONS, CONNECTION_TRANSITIONS, ChannelState
+from streamd.wire.amqp10 import states as amqp10
 from streamd.wire.stream.commands import SaslAuthenticate, SaslAuthenticateResponse
 from streamd.wire.stream.states import SENT_BY_CLIENT, SENT_BY_SERVER, TRANSITIONS, State
 from tests.auth.needs import AMQP, STREAM, Case
@@ -98,6 +99,12 @@ def amqp_states() -> Iterator[str]:
     for (channel, kind), then in CHANNEL_TRANSITIONS.items():
         if not channel is then is ChannelState.OPEN:
             yield f"| channel | `{channel.name}` | `{kind.__name__}` | `{then.name}` |"
+
+
+def amqp10_states() -> Iterator[str]:
+    """A row for each performative that a client of AMQP 1.0 may send."""
+    for (before, kind), after in amqp10.TRANSITIONS.items():
+        yield f"| `{before.name}` | `{kind.__name__}` | `{after.name}` |"
 
 
 def state_changes(state: type[Enum]) -> set[tuple[str, str]]:

@@ -130,12 +130,18 @@ def test_the_states_of_connections() -> None:
     text = section("Connection and channel of AMQP 0-9-1")
     shown = [line for line in text.splitlines() if re.match(r"\| (connection|channel) \|", line)]
     assert shown == [*tables.amqp_states()]
+    text = section("Connection of AMQP 1.0")
+    assert [line for line in text.splitlines() if line.startswith("| `")] == [
+        *tables.amqp10_states()
+    ]
     # Beside the tables, and in the text above them.
     assert {state for _, state in tables.state_changes(AmqpState)} == {
         "CONNECTED",  # where one of the stream protocol begins
         "GREETING",
         "STARTING",
+        "GREETING_AGAIN",  # this and the last one of AMQP 1.0
         "CLOSING",
+        "CLOSED",
     }
     assert {state for _, state in tables.state_changes(ChannelState)} == {"NONE", "CLOSING"}
 

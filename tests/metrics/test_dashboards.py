@@ -62,4 +62,4 @@ async def test_metrics_that_are_added_have_the_same_labels(server: Harness) -> N
         for kind in kinds
     ]
     assert all(one == labels[0] for one in labels)
-    assert len(labels[0]) == 2
+    assert len(labels[0]) == 3

@@ -24,9 +24,10 @@ from streamd.config import (
     RECEIVE_BYTES,
     Config,
 )
-from streamd.connections.amqp091.channel import MAX_UNACKED
 from streamd.connections.amqp091.consumer_methods import MAX_CONSUMERS
-from streamd.connections.amqp091.delivery import HELD_BYTES
+from streamd.connections.amqp10.attaching import MAX_LINKS
+from streamd.connections.message_delivery import HELD_BYTES
+from streamd.connections.unacked import MAX_UNACKED
 from streamd.console.sessions import MAX_SESSIONS
 from streamd.engine.figures import MAX_NAMES
 from streamd.http_api.messages import MAX_BODY_BYTES
@@ -40,6 +41,7 @@ from streamd.wire.stream.fields import MAX_ITEMS
 
 TEXT = 8  # memory for each byte of a string: it may be kept twice, with 4 bytes per letter
 _OBJECT = 4 << 10  # a publisher, subscription, channel or consumer, apart from its texts
+_LINK = 2 << 10  # of AMQP 1.0, that publishes
 _CONNECTION = 256 << 10  # tasks, timers, tables; with TLS its buffers
 _TURN = 512 << 10  # chunks on their way to one peer
 ARRAYS, ITEM = 3, 176  # of a command, and what a tiny item of one takes besides its bytes
@@ -77,17 +79,22 @@ def stream_connection(config: Config) -> int:
 
 
 def amqp_connection() -> int:
-    """A connection of AMQP 0-9-1."""
+    """A connection of AMQP, the largest of both kinds.
+
+    What waits for windows, sessions and links are of AMQP 1.0; returned messages of AMQP 0-9-1.
+    """
     received = 2 * (RECEIVE_BYTES + amqp.FRAME_MAX) + 2 * amqp.UNFINISHED_BYTES
     answers = OUTBOX_BYTES + 2 * amqp.MAX_MESSAGE_BYTES  # what waits, and a message sent back
     return (
         _CONNECTION
         + received
         + answers
-        + HELD_BYTES
+        + 2 * HELD_BYTES
+        + amqp.MAX_MESSAGE_BYTES
         + 3 * MAX_CHUNK_BYTES  # one that is looked at, and what is chosen from it
         + MAX_UNACKED * UNACKED
-        + (amqp.CHANNEL_MAX + MAX_CONSUMERS) * _OBJECT
+        + MAX_LINKS * (_LINK + TEXT * MAX_NAME_BYTES)
+        + MAX_CONSUMERS * _OBJECT
         + TEXT * PROPERTIES_BYTES
     )
 

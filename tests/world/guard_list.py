@@ -28,6 +28,7 @@ _PUBLISHER = "streamd/connections/stream/publisher.py"
 _SUBSCRIPTIONS = "streamd/connections/stream/subscriptions.py"
 _DELIVERY = "streamd/connections/stream/delivery.py"
 _AMQP = "streamd/connections/amqp091/delivery.py"
+_MESSAGES = "streamd/connections/message_delivery.py"
 _PRODUCER = "clients/producer.py"
 _CONSUMER = "clients/consumer.py"
 _PLACE = "clients/position.py"
@@ -744,14 +745,14 @@ _READ = [
     Guard(
         "an AMQP consumer gets nothing before the offset that it asked for",
         "amqp",
-        _AMQP,
+        _MESSAGES,
         "                if offsets[place] >= first\n",
         "",
     ),
     Guard(
         "an AMQP consumer reads on when all that was read is sent",
         "amqp",
-        _AMQP,
+        _MESSAGES,
         "        if self._read or reader is None:\n            return\n",
         "        if reader is None:\n            return\n        self._read.clear()\n",
     ),
@@ -759,13 +760,13 @@ _READ = [
         "an AMQP consumer is looked at again when it has acknowledged",
         "amqp",
         _AMQP,
-        "        self.credit += count\n        self.check()\n",
-        "        self.credit += count\n",
+        "        self._credit += count\n        self.check()\n",
+        "        self._credit += count\n",
     ),
     Guard(
         "what an AMQP consumer had to give back is read again",
         "amqp",
-        _AMQP,
+        _MESSAGES,
         "            self._first_offset = self._read[0][0]\n",
         "",
         by="tests/connections/amqp091/test_cold.py::test_large_messages_to_one_that_takes_few",
@@ -773,11 +774,10 @@ _READ = [
     Guard(
         "an AMQP consumer is checked when its reading is over",
         "amqp",
-        _AMQP,
-        "        if self._is_reading:\n"
-        "            return  # what it reads is not there yet: it is checked when its turn is "
-        "over\n",
-        "",
+        _MESSAGES,
+        "        if not self._is_reading:  # else it is checked when its turn is over\n"
+        "            super().check()\n",
+        "        super().check()\n",
     ),
 ]
 

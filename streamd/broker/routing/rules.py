@@ -2,7 +2,7 @@
 
 import math
 
-from streamd.operations.errors import Reason, Refused, ReservedName
+from streamd.operations.errors import Inequivalent, Reason, Refused, ReservedName
 from streamd.operations.names import Name, check_new
 from streamd.operations.routing import (
     ALTERNATE,
@@ -55,7 +55,7 @@ def check_names(row: ExchangeRow) -> None:
 
 
 def check_same(known: ExchangeRow, wanted: ExchangeRow) -> None:
-    """Raise Refused when an exchange is declared again with other properties."""
+    """Raise Inequivalent when an exchange is declared again with other properties."""
     for field, was, now in zip(ExchangeRow._fields, known, wanted, strict=True):
         if was != now:
             name = _ARGUMENTS.get(field, field)
@@ -63,4 +63,4 @@ def check_same(known: ExchangeRow, wanted: ExchangeRow) -> None:
                 f"inequivalent arg '{name.removeprefix('is_')}' for exchange '{known.name}' in "
                 f"vhost '{known.virtual_host}': received '{now}' but current is '{was}'"
             )
-            raise Refused(Reason.PRECONDITION_FAILED, details)
+            raise Inequivalent(details)

@@ -1,45 +1,24 @@
 """One channel: its settings, its consumers, and the messages that await acknowledgement."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice, takewhile
 from typing import Protocol
 
-from segments import Reader
 from streamd.broker.streams.stream import Stream
-from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
+from streamd.connections.unacked import MOST_SETTLED, Unacked
+from streamd.operations.connections import ConsumerFacts
 from streamd.operations.names import Name
 from streamd.wire.amqp091.errors import ChannelFault, ReplyCode
 
-# Of one connection. A consumer that is cancelled leaves its unacknowledged messages behind: without
-# a limit, consuming and cancelling in turn would pile them up. Far above the 65,535 of one
-# consumer's prefetch.
-MAX_UNACKED = 500_000
-MOST_SETTLED = 10_000  # before others have a turn, some 2 ms
-
 
 class Consumer(Protocol):
-    """A consumer, as its channel and the connection's session see it.
-
-    Attributes:
-        arguments: what it asked for, in readable form.
-        credit: messages that may still be sent.
-        consumed: messages sent.
-        reader: where it is in the stream; None before it knows where it begins.
-    """
+    """A consumer, as its channel and the connection's session see it."""
 
     stream: Stream
     channel: "Channel"
     tag: str
-    arguments: Mapping[str, str]
-    credit: int
-    consumed: int
-    reader: Reader | None
-
-    @property
-    def next_offset(self) -> int:
-        """Everything before it was read."""
 
     @property
     def is_busy(self) -> bool:
@@ -55,41 +34,11 @@ class Consumer(Protocol):
     def check(self) -> None:
         """Get in line when there is something to send, else wait for the stream."""
 
+    def facts(self, number: int) -> ConsumerFacts:
+        """It as it is at the moment; `number` is its own on the channel."""
+
     def close(self) -> None:
         """Stop for good."""
-
-
-class Unacked:
-    """How many messages of a connection wait for an acknowledgement, on all its channels.
-
-    Args:
-        on_room: called when more may be sent again.
-
-    Attributes:
-        count: the number of messages.
-    """
-
-    def __init__(self, on_room: Callable[[], None], traffic: ProtocolTraffic) -> None:
-        self.count = 0
-        self.traffic = traffic
-        self._on_room = on_room
-
-    @property
-    def room(self) -> int:
-        """How many more may be sent."""
-        return MAX_UNACKED - self.count
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there are so many that no more are sent."""
-        return self.room <= 0
-
-    def settled(self, count: int) -> None:
-        """This many wait no longer."""
-        was_full = self.is_full
-        self.count -= count
-        if was_full and count:
-            self._on_room()
 
 
 class Channel:

@@ -21,6 +21,7 @@ from streamd.connections.amqp091.publishing import Publishing
 from streamd.connections.amqp091.session import Session
 from streamd.connections.base import BaseConnection
 from streamd.connections.command_loop import CommandLoop, Pending
+from streamd.connections.declaring import Declaring
 from streamd.connections.ready_queue import ReadyQueue
 from streamd.connections.services import Services
 from streamd.engine.registry import ConnectionRegistry
@@ -53,6 +54,7 @@ class AmqpConnection(BaseConnection):
         registry: lists it while it is open.
         default_queue_type: for queues declared without a type.
         rounds: consumers are woken at the end of each.
+        received: what has been read of it.
         is_relayed: a door is between this end and the client; see wire/amqp091/relay.py.
     """
 
@@ -66,11 +68,13 @@ class AmqpConnection(BaseConnection):
         default_queue_type: str,
         rounds: Rounds,
         traffic: Traffic,
+        received: bytes,
         *,
         is_relayed: bool = False,
     ) -> None:
         super().__init__(transport, registry, HEARTBEAT_FRAME)
         self._connection = Connection(is_relayed=is_relayed)
+        self._connection.receive_data(received)
         self._deliveries = DoorDeliveries if is_relayed else Deliveries
         self._rounds = rounds
         self._login = login
@@ -167,7 +171,7 @@ class AmqpConnection(BaseConnection):
             deliveries,
             publishing,
             login.now_ms,
-            self._default_queue_type,
+            Declaring(login.host, login.rights, self._default_queue_type),
             login.can("consumer_cancel_notify"),
             traffic,
         )
@@ -322,13 +326,9 @@ class AmqpConnection(BaseConnection):
 
 
 def make_connection(
-    transport: Transport,
-    services: Services,
-    announced: tuple[str, int],  # noqa: ARG001 - AMQP clients are not told where the server is
-    *,
-    is_relayed: bool = False,
+    transport: Transport, services: Services, received: bytes, *, is_relayed: bool = False
 ) -> AmqpConnection:
-    """See services.MakeConnection; `is_relayed` as for AmqpConnection."""
+    """A connection that waits for `run`; see AmqpConnection."""
     config = services.config
     login = Login(services.authenticator(transport), services.broker, config.heartbeat)
     broker = services.broker
@@ -339,5 +339,6 @@ def make_connection(
         config.default_queue_type,
         broker.rounds,
         broker.traffic,
+        received,
         is_relayed=is_relayed,
     )

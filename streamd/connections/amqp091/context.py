@@ -8,8 +8,9 @@ from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.delivery import Deliveries
-from streamd.connections.amqp091.faults import access_refused, not_found
+from streamd.connections.amqp091.faults import not_found, refusals
 from streamd.connections.amqp091.publishing import Publishing
+from streamd.connections.declaring import Declaring
 from streamd.net.outbox import Outbox
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
@@ -25,7 +26,7 @@ class Context(NamedTuple):
 
     Attributes:
         now_ms: the wall clock.
-        default_queue_type: for queues declared without a type.
+        declaring: queues, exchanges and bindings.
         hears_of_cancel: the client wants to know when the server ends a consumer.
     """
 
@@ -35,7 +36,7 @@ class Context(NamedTuple):
     deliveries: Deliveries
     publishing: Publishing
     now_ms: Callable[[], int]
-    default_queue_type: str
+    declaring: Declaring
     hears_of_cancel: bool
     traffic: ProtocolTraffic
 
@@ -46,19 +47,13 @@ class Context(NamedTuple):
 
     def require_any(self, kind: str, name: Name) -> None:
         """Raise ChannelFault unless the user may do anything at all with a queue or exchange."""
-        if not self.rights.allows_any(name, *Right):
-            raise access_refused(
-                f"access to {kind} '{name}' in vhost '{self.host.name}' refused for user "
-                f"'{self.rights.user}'"
-            )
+        with refusals():
+            self.declaring.require_any(kind, name)
 
     def require(self, right: Right, kind: str, name: Name) -> None:
         """Raise ChannelFault unless the user may do this with a queue or exchange."""
-        if not self.rights.allows(right, name):
-            raise access_refused(
-                f"{right.name.lower()} access to {kind} '{name}' in vhost '{self.host.name}' "
-                f"refused for user '{self.rights.user}'"
-            )
+        with refusals():
+            self.declaring.require(right, kind, name)
 
     def queue_name(self, channel: Channel, name: str) -> Name:
         """The queue of that name; without a name, the last one that was declared.

@@ -1,72 +1,33 @@
-"""From a stream to its AMQP consumers: messages one by one, as far as their credit goes.
+"""From a stream to its AMQP consumers: what a delivery is, and when it is sent.
 
-One `Deliveries` per connection, asked for one turn at a time by the connection's writer, so that
-answers and heartbeats get in between and consumers take turns. A consumer keeps what it has read
-and may not send yet, at most one read of small chunks or one large chunk; all of a connection keep
-HELD_BYTES, and a consumer that finds these used up reads again later.
-
-A consumer that begins with a time gets the first chunk that was stored then or later, without the
-messages in it that say that they were created before.
+How messages are read and chosen is in message_delivery.py.
 """
 
-import logging
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set as AbstractSet
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 import trio
 
-from segments import Reader, Start, StorageError, StoredChunk, at_offset
-from segments.codec import ChunkHeader, simple_ends, walk_entries
-from segments.columns import Columns, Opened, open_rows
-from segments.compression import entry_bodies
-from segments.errors import FormatError, SegmentsError
-from segments.format_constants import NO_COMPRESSION
-from segments.row_run import OpenedRows
-from segments.selector import Budget, body_at
-from segments.store.cache import ColdError
-from streamd.broker.declared.checks import properties_size
-from streamd.broker.streams.fetcher import NoTierError
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp091.channel import Channel
-from streamd.connections.amqp091.consumer_arguments import Choice, ConsumerArguments
 from streamd.connections.amqp091.pacing import DELAY_SECONDS, may_gather
-from streamd.connections.ready_queue import ConsumerState, QueuedConsumer, ReadyQueue
+from streamd.connections.consumer_choice import ConsumerArguments
+from streamd.connections.message_delivery import TURN_BYTES, MessageConsumer, MessageDeliveries
+from streamd.connections.ready_queue import ConsumerState, ReadyQueue
 from streamd.connections.watch import Watch
-from streamd.net import threads
-from streamd.net.transport import Transport
-from streamd.net.turns import next_turn
 from streamd.net.wakeup import Wakeup
 from streamd.wire.amqp091.converted import Batch, batch_frame
 from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.messages.from_amqp10 import delivered, is_dear
 
-logger = logging.getLogger(__name__)
-
-_TURN_BYTES = 64 << 10
-_READ_CHUNKS = 64
-_READ_BYTES = 128 << 10
-_READ_STEPS = 300  # chunks looked at in a turn, delivered or not
-_CHOICE_UNITS = 50_000  # of work in a turn, some 20 ms; the rest is done in a thread
-_ROW_UNITS = 10_000  # of them, where columns choose messages of many chunks, some 4 ms
-_MESSAGES_A_TURN = 5_000  # taken out of a chunk, some 5 ms
-HELD_BYTES = 32 << 20  # what consumers of one connection have read and not sent
 _BATCH_MESSAGES = 1_000  # that a door is given at a time
-_MESSAGE_BYTES = 160  # a message takes in memory besides its own
 
 
-class AmqpConsumer(QueuedConsumer):
-    """One consumer on a channel; its states are those of ready_queue.py.
+class AmqpConsumer(MessageConsumer):
+    """One consumer on a channel."""
 
-    Attributes:
-        arguments: the same, in readable form.
-        credit: messages that may still be sent.
-        consumed: messages sent.
-        held: bytes of memory that what it has read and not sent takes.
-    """
+    _deliveries: "Deliveries"
 
     def __init__(
         self,
@@ -77,366 +38,61 @@ class AmqpConsumer(QueuedConsumer):
         wanted: ConsumerArguments,
         arguments: Mapping[str, str],
     ) -> None:
-        super().__init__(stream, deliveries.queue)
-        self.tag = tag
         self.channel = channel
-        self.wanted = wanted
-        self.arguments = arguments
-        self.credit = self._prefetch = channel.prefetch
-        self.consumed = 0
-        self.held = 0
-        self._first_offset = wanted.first_offset
-        self._first_chunk_id: int | None = None
-        self.reader: Reader | None = None
-        self._deliveries = deliveries
-        self._has_warned = self._is_reading = False
-        self._read: deque[tuple[int, bytes]] = deque()  # offset and message
+        self.tag = tag
+        self._credit = self._prefetch = channel.prefetch
         self.writer = DeliverWriter(channel.number, tag, stream.name, deliveries.frame_max)
-        self._start = wanted.start
-        self._begin()
-        stream.life.hold()
-
-    def _begin(self) -> None:
-        """Begin to read at `_start`; where that has to be fetched, it begins when it is there.
-
-        Raises:
-            StorageError: the stream cannot be read.
-            NoTierError: this server does not know the tier.
-        """
-        try:
-            self.reader = self.stream.reader(self._start, self.wanted.matcher)
-        except ColdError as error:
-            self.fetch(error)
-            return
-        if self._start.start is Start.TIMESTAMP:
-            self._first_chunk_id = self.reader.next_offset
-        self.stream.traffic.begin_reading(self.reader.counts, sends=False)
-
-    def read_on(self) -> None:
-        """See QueuedConsumer."""
-        if self.reader is None:
-            try:
-                self._begin()
-            except (StorageError, NoTierError) as error:
-                self._deliveries.cannot_read(self, error)
-                return
-        self.check()
+        super().__init__(deliveries, tag, stream, wanted, arguments)
 
     @property
-    def keys(self) -> Collection[bytes] | None:
-        """See stream.Waiter."""
-        matcher = self.wanted.matcher
-        return None if matcher is None else matcher.keys
-
-    @property
-    def other_keys(self) -> Sequence[AbstractSet[bytes]]:
-        """See waiters.Waiter."""
-        matcher = self.wanted.matcher
-        return () if matcher is None else matcher.other_keys
+    def credit(self) -> int:
+        """See MessageConsumer."""
+        return self._credit
 
     @property
     def is_busy(self) -> bool:
         """Whether half of what its client may have is unacknowledged."""
-        return 2 * self.credit <= self._prefetch
+        return 2 * self._credit <= self._prefetch
 
     def settled(self, count: int) -> None:
         """This many of its messages are acknowledged, or count as such."""
-        self.credit += count
+        self._credit += count
         self.check()
 
     @property
-    def may_send(self) -> bool:
-        """See QueuedConsumer."""
-        return self.reader is not None and self.credit > 0 and not self.channel.is_full
-
-    @property
-    def is_at_end(self) -> bool:
-        """See QueuedConsumer."""
-        return not self._read and self.reader is not None and self.reader.at_end
-
-    @property
-    def next_offset(self) -> int:
-        """Everything before it was read."""
-        return self.reader.next_offset if self.reader is not None else self._first_offset
-
-    def catch_up(self) -> None:
-        """See QueuedConsumer."""
-        if self.reader is not None:
-            self.reader.catch_up()
+    def room(self) -> int:
+        """See MessageConsumer."""
+        return min(self._credit, self.channel.room)
 
     def check(self) -> None:
         """See QueuedConsumer; one that waits for more to gather may be in a hurry now."""
-        if self._is_reading:
-            return  # what it reads is not there yet: it is checked when its turn is over
-        if self.state is ConsumerState.DELAYED and not may_gather(self.credit, self._prefetch):
-            self.get_in_line()
+        if self.state is ConsumerState.DELAYED and not may_gather(self._credit, self._prefetch):
+            if not self._is_reading:
+                self.get_in_line()
         else:
             super().check()
 
     def get_in_line(self) -> None:
         """See QueuedConsumer; what may gather waits a moment."""
-        if may_gather(self.credit, self._prefetch):
+        if may_gather(self._credit, self._prefetch):
             self._deliveries.enqueue_delayed(self)
         else:
             self._deliveries.enqueue(self)
 
-    def describe(self) -> str:
-        """For the log."""
-        return f"what is stored in '{self.stream.name}', for the consumer {self.tag},"
-
     @property
     def is_dear(self) -> bool:
-        """Whether its next message may take much longer than sending it."""
+        """See MessageConsumer."""
         return bool(self._read) and is_dear(self._read[0][1])
 
-    def sendable(self) -> Iterator[tuple[int, bytes]]:
-        """The messages that may be sent now, of those that were read, and their offsets."""
-        is_allowed = self.may_send and not self.is_closed
-        return islice(self._read, min(self.credit, self.channel.room) if is_allowed else 0)
-
     def sent(self, count: int) -> None:
-        """So many of them are sent."""
-        self.credit -= count
-        self.consumed += count
+        """See MessageConsumer."""
+        self._credit -= count
         self.channel.count_deliveries(self, count)
-        pop = self._read.popleft
-        self._hold(-_MESSAGE_BYTES * count - sum([len(pop()[1]) for _ in range(count)]))
-
-    def _hold(self, size: int) -> None:
-        self.held += size
-        self._deliveries.hold(size)
-
-    def drop_read(self) -> None:
-        """Discard what was read: it is read again when it may be sent.
-
-        Raises:
-            StorageError: the stream cannot be read.
-            NoTierError: this server does not know the tier.
-        """
-        if self._read:
-            self._first_offset = self._read[0][0]
-            self._forget_read()
-            self._close_reader()
-            self._start = at_offset(self._first_offset)
-            self._begin()
-
-    def _close_reader(self) -> None:
-        reader, self.reader = self.reader, None
-        if reader is not None:
-            self.stream.traffic.end_reading(reader.counts)
-            reader.close()
-
-    def _forget_read(self) -> None:
-        self._read.clear()
-        self._hold(-self.held)
-
-    async def read(self) -> None:
-        """Read on if everything that was read has been sent.
-
-        Raises:
-            StorageError: the system refused.
-            NoTierError: this server does not know the tier.
-        """
-        reader = self.reader
-        if self._read or reader is None:
-            return
-        budget = Budget(_CHOICE_UNITS)
-        chunks: Sequence[StoredChunk] = ()
-        try:
-            rows = self._read_rows(reader)
-            if rows is None:
-                chunks = reader.read(_READ_CHUNKS, _READ_BYTES, _READ_STEPS)
-        except ColdError as error:
-            self.fetch(error, reader.missing(error))
-            return
-        self.fetch_ahead(reader)
-        self._is_reading = True
-        try:
-            if rows is None:
-                await self._choose_all(chunks, budget)
-            else:
-                await self._choose_among(rows, self.wanted, budget)
-        finally:
-            self._is_reading = False
-
-    def _read_rows(self, reader: Reader) -> OpenedRows | None:
-        """See `Reader.read_rows`; None also where more is asked of a chunk than columns tell."""
-        wanted = self.wanted
-        if not wanted.screens or reader.next_offset == self._first_chunk_id:
-            return None
-        return reader.read_rows(wanted, _READ_BYTES, _ROW_UNITS)
-
-    async def _choose_all(self, chunks: Sequence[StoredChunk], budget: Budget) -> None:
-        for chunk in chunks:
-            try:
-                await self._choose(chunk, budget)
-            except FormatError as error:
-                logger.error("stream %s: a chunk is skipped: %s", self.stream.name, error)
-            if self.is_closed:  # meanwhile
-                return
-
-    async def _choose(self, chunk: StoredChunk, budget: Budget) -> None:
-        wanted = self.wanted
-        if self._is_first(chunk.header):
-            wanted = wanted.of_first_chunk()
-        rows = await self._rows(chunk, wanted, budget) if wanted.screens else None
-        if self.is_closed:  # meanwhile, and the file with it
-            return
-        opened = None if rows is None else _opened(chunk, *rows)
-        if opened is None:
-            raw = _read(chunk, chunk.header.data_size, 0)
-            plain, ends, offsets = await self._messages(raw, chunk.header)
-        else:
-            plain, ends = opened.data, opened.ends
-            offsets = [chunk.header.chunk_id + place for place in opened.places]
-        found = OpenedRows(plain, ends, offsets, [chunk.header.chunk_id])
-        await self._choose_among(found, wanted, budget)
-
-    async def _choose_among(
-        self, rows: OpenedRows, wanted: ConsumerArguments, budget: Budget
-    ) -> None:
-        plain, ends, offsets, chunk_ids = rows
-        if not wanted.choices:
-            places: Collection[int] = range(len(ends))
-        elif budget.take(wanted.cost.units(len(plain), len(ends))):
-            places = _chosen(wanted.choices, plain, ends)
-        else:
-            places = await threads.compute(_chosen, wanted.choices, plain, ends)
-        hit = {bisect_right(chunk_ids, offsets[place]) for place in places}
-        if len(hit) < len(chunk_ids):
-            self.stream.traffic.in_vain(len(chunk_ids) - len(hit))
-        await self._keep(plain, ends, offsets, places)
-
-    async def _rows(
-        self, chunk: StoredChunk, wanted: ConsumerArguments, budget: Budget
-    ) -> tuple[Columns, int] | None:
-        """The chunk's columns, and the messages that may be wanted; None where they do not tell."""
-        columns = chunk.columns()
-        if columns is None:
-            return None
-        if budget.take(wanted.screening_units(columns.num_records)):
-            rows = wanted.rows(columns)
-        else:
-            rows = await threads.compute(wanted.rows, columns)
-        return None if rows is None else (columns, rows)
-
-    def _is_first(self, header: ChunkHeader) -> bool:
-        """Whether it is the first chunk that is not older than the time that was asked for.
-
-        Where all that was stored was older, the next one may be as well: that is not it.
-        """
-        is_first = header.chunk_id == self._first_chunk_id
-        return is_first and header.timestamp_ms >= self.wanted.start.value
-
-    async def _messages(
-        self, plain: bytes, header: ChunkHeader
-    ) -> tuple[bytes, list[int], Sequence[int]]:
-        """The data, where each message ends in it, and its offset."""
-        ends = simple_ends(plain)
-        if ends is not None:
-            return plain, ends, range(header.chunk_id, header.next_offset)
-        if header.num_records > _MESSAGES_A_TURN:
-            return await threads.compute(self._unpack, plain, header.chunk_id)
-        return self._unpack(plain, header.chunk_id)
-
-    async def _keep(
-        self, plain: bytes, ends: list[int], offsets: Sequence[int], places: Collection[int]
-    ) -> None:
-        first = self._first_offset
-        left = iter(places)
-        for number in range(0, len(places), _MESSAGES_A_TURN):
-            if number:
-                await trio.lowlevel.checkpoint()
-            if self.is_closed:
-                return
-            found = [
-                (offsets[place], body_at(plain, ends, place))
-                for place in islice(left, _MESSAGES_A_TURN)
-                if offsets[place] >= first
-            ]
-            self._read.extend(found)
-            self._hold(sum([len(body) for _, body in found]) + _MESSAGE_BYTES * len(found))
-
-    def _unpack(self, data: bytes, offset: int) -> tuple[bytes, list[int], list[int]]:
-        """Messages as if there were no sub-batches; compressed ones are left out, as RabbitMQ does.
-
-        Returns:
-            the data, where each message ends in it, and its offset.
-        """
-        parts: list[bytes] = []
-        ends: list[int] = []
-        offsets: list[int] = []
-        size = 0
-        for entry in walk_entries(data):
-            is_plain = entry.compression in (None, NO_COMPRESSION)
-            if not is_plain:
-                self._warn_of_compression()
-            bodies = entry_bodies(data, entry) if is_plain else ()
-            for n, message in enumerate(bodies):
-                parts += (len(message).to_bytes(4, "big"), message)
-                size += 4 + len(message)
-                ends.append(size)
-                offsets.append(offset + n)
-            offset += entry.num_records
-        return b"".join(parts), ends, offsets
-
-    def _warn_of_compression(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "stream %s: compressed sub-batches are skipped for the AMQP consumer %s; "
-                "only clients of the stream protocol read them",
-                self.stream.name,
-                self.tag,
-            )
-
-    def close(self) -> None:
-        """Stop for good; what was sent can still be acknowledged."""
-        if not self.is_closed:
-            self.end_state()
-            self.stream.life.release()
-            self._close_reader()
-            self._forget_read()
-            self._deliveries.forget(self)
+        super().sent(count)
 
 
-def _read(chunk: StoredChunk, size: int, position: int) -> bytes:
-    """Some bytes of a chunk's data."""
-    data = chunk.data
-    if data is not None:
-        return bytes(data[position : position + size])
-    return chunk.file.read(size, chunk.data_position + position)
-
-
-def _opened(chunk: StoredChunk, columns: Columns, rows: int) -> Opened | None:
-    """Some messages of a chunk; None where its data is damaged: then what can be read of it."""
-    try:
-        return open_rows(columns, rows, chunk.header.data_size, partial(_read, chunk))
-    except FormatError:
-        return None
-
-
-def _chosen(choices: Sequence[Choice], plain: bytes, ends: list[int]) -> Collection[int]:
-    """The places of messages that all choices agree on."""
-    places: Collection[int] = range(len(ends))
-    for number, choice in enumerate(choices):
-        chosen = choice(plain, ends)
-        places = chosen if not number else sorted(set(places).intersection(chosen))
-    return places
-
-
-class Deliveries:
-    """The consumers of one connection.
-
-    Args:
-        frame_max: bytes that a frame may have.
-        cannot_read: called with a stream that cannot be read; ends its consumers.
-
-    Attributes:
-        num_consumers: how many are not closed.
-        held: what they hold together, in bytes of memory.
-        properties_size: bytes counted for what they asked for.
-    """
+class Deliveries(MessageDeliveries[AmqpConsumer]):
+    """The consumers of one connection; see MessageDeliveries."""
 
     def __init__(
         self,
@@ -446,15 +102,8 @@ class Deliveries:
         traffic: ProtocolTraffic,
         watch: Watch,
     ) -> None:
-        self._watch = watch
-        self.queue = queue
-        self.frame_max = frame_max
-        self.traffic = traffic
-        self.num_consumers = 0
-        self.held = self.properties_size = 0
-        self._cannot_read = cannot_read
+        super().__init__(queue, frame_max, cannot_read, traffic, watch)
         self._delayed: dict[AmqpConsumer, None] = {}
-        self._all: dict[AmqpConsumer, None] = {}
         self._has_delayed = Wakeup()
 
     def add(
@@ -473,24 +122,14 @@ class Deliveries:
         """
         consumer = AmqpConsumer(self, channel, tag, stream, wanted, arguments)
         channel.consumers[tag] = consumer
-        self._all[consumer] = None
-        self.num_consumers += 1
-        self.traffic.consumers += 1
-        self.properties_size += properties_size(arguments.items())
+        self.take(consumer)
         return consumer
 
     def forget(self, consumer: AmqpConsumer) -> None:
         """A consumer is closed."""
-        self.num_consumers -= 1
-        self.traffic.consumers -= 1
-        self.properties_size -= properties_size(consumer.arguments.items())
+        super().forget(consumer)
         self._delayed.pop(consumer, None)
-        self._all.pop(consumer, None)
         consumer.channel.consumers.pop(consumer.tag, None)
-
-    def hold(self, size: int) -> None:
-        """A consumer holds this many bytes more, or fewer."""
-        self.held += size
 
     def enqueue(self, consumer: AmqpConsumer) -> None:
         """Put a consumer in line."""
@@ -511,56 +150,10 @@ class Deliveries:
             for consumer in list(self._delayed):
                 self.enqueue(consumer)
 
-    @property
-    def has_pending(self) -> bool:
-        """Somebody is in line."""
-        return self.queue.has_pending
-
-    async def send_next(self, transport: Transport) -> None:
-        """Send what is next in line, or wait until the peer has taken what it was sent.
-
-        Raises:
-            TransportClosed: the peer is gone.
-        """
-        if transport.is_congested:
-            for waiting in self._all:  # a peer that never reads holds nothing in the cache
-                waiting.rest(waiting.reader)
-            await transport.drained()
-            return
-        consumer = self.queue.next()
-        if consumer is None:
-            return
-        try:
-            await consumer.read()
-            if consumer.is_dear:
-                await next_turn()
-            began = self._watch.begin()
-            frames = self._frames(consumer)
-            self._watch.check(began, consumer.describe, is_asked_for=False)
-            if self.held > HELD_BYTES:
-                consumer.drop_read()
-        except SegmentsError as error:
-            self.cannot_read(consumer, error)
-            return
-        if self._watch.pause:
-            await trio.sleep(self._watch.take_pause())
-        if frames:
-            await transport.send(b"".join(frames))
-        else:
-            await trio.lowlevel.checkpoint()  # all were skipped: others have a turn
-        consumer.check()
-        if consumer.state not in (ConsumerState.READY, ConsumerState.DELAYED):
-            consumer.rest(consumer.reader)
-
-    def cannot_read(self, consumer: AmqpConsumer, error: SegmentsError) -> None:
-        """The stream of a consumer cannot be read: all that read it on this connection end."""
-        logger.error("stream %s cannot be read: %s", consumer.stream.name, error)
-        self._cannot_read(consumer.stream)
-
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
-        """The next messages, counted against the credit before they are sent."""
+        """See MessageDeliveries."""
         frames: list[bytes] = []
-        left, write = _TURN_BYTES, consumer.writer.frames
+        left, write = TURN_BYTES, consumer.writer.frames
         for tag, (offset, raw) in enumerate(consumer.sendable(), consumer.channel.next_delivery):
             message = delivered(raw)
             frame = write(tag, offset, message)
@@ -572,18 +165,13 @@ class Deliveries:
             self._count(consumer, len(frames), sum(map(len, frames)))
         return frames
 
-    def _count(self, consumer: AmqpConsumer, messages: int, size: int) -> None:
-        consumer.sent(messages)
-        self.traffic.messages_delivered += messages
-        consumer.stream.traffic.sent_to_amqp(messages, size)
-
 
 class DoorDeliveries(Deliveries):
     """The consumers of a connection behind a door, which makes deliveries of stored messages."""
 
     def _frames(self, consumer: AmqpConsumer) -> list[bytes]:
         messages: list[tuple[int, bytes]] = []
-        left = _TURN_BYTES
+        left = TURN_BYTES
         for message in islice(consumer.sendable(), _BATCH_MESSAGES):
             messages.append(message)
             left -= len(message[1])

@@ -4,8 +4,6 @@ Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_channel.erl and
 deps/rabbit/src/rabbit_exchange.erl.
 """
 
-from functools import partial
-
 from streamd.broker.routing.rules import check_not_default
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.context import Context, Handlers
@@ -13,7 +11,6 @@ from streamd.connections.amqp091.faults import refusals
 from streamd.connections.amqp091.publishing import plain_table
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
-from streamd.operations.rights import Right
 from streamd.operations.routing import ALTERNATE, SUPER_STREAM, Binding, ExchangeRow, exchange_type
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
@@ -25,6 +22,7 @@ class ExchangeMethods:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._host = context.host
+        self._declaring = context.declaring
         self.handlers: Handlers = {
             m.ExchangeDeclare: self._declare,
             m.ExchangeDelete: self._delete,
@@ -46,8 +44,6 @@ class ExchangeMethods:
 
     async def _declare_active(self, name: Name, method: m.ExchangeDeclare) -> None:
         alternate = _name(method.arguments.get(ALTERNATE))
-        check = partial(self._check_declare, name, alternate)
-        check()
         row = ExchangeRow(
             self._host.name,
             name,
@@ -59,31 +55,22 @@ class ExchangeMethods:
         )
         flag = method.arguments.get(SUPER_STREAM)
         is_super_stream = flag.value if flag is not None and flag.tag == "t" else None
-        await self._host.exchanges.declare(row, check, super_stream=is_super_stream)
-
-    def _check_declare(self, name: Name, alternate: Name) -> None:
-        self._context.require(Right.CONFIGURE, "exchange", name)
-        if alternate:  # messages go on from here to there
-            self._context.require(Right.READ, "exchange", name)
-            self._context.require(Right.WRITE, "exchange", alternate)
+        await self._declaring.declare_exchange(row, is_super_stream=is_super_stream)
 
     async def _delete(self, channel: Channel, method: m.ExchangeDelete) -> None:
         name = as_sent(method.exchange)
-        check = partial(self._context.require, Right.CONFIGURE, "exchange", name)
         with refusals():
-            await self._host.exchanges.delete(name, check, if_unused=method.if_unused)
+            await self._declaring.delete_exchange(name, if_unused=method.if_unused)
         self._context.answer(channel, m.ExchangeDeleteOk(), nowait=method.nowait)
 
     async def _bind(self, channel: Channel, method: m.ExchangeBind) -> None:
         with refusals():
-            binding = self._binding(method)
-            await self._host.exchanges.bind(binding, partial(self._check_ends, binding))
+            await self._declaring.bind(self._binding(method))
         self._context.answer(channel, m.ExchangeBindOk(), nowait=method.nowait)
 
     async def _unbind(self, channel: Channel, method: m.ExchangeUnbind) -> None:
         with refusals():
-            binding = self._binding(method)
-            await self._host.exchanges.unbind(binding, partial(self._check_ends, binding))
+            await self._declaring.unbind(self._binding(method))
         self._context.answer(channel, m.ExchangeUnbindOk(), nowait=method.nowait)
 
     def _binding(self, method: m.ExchangeBind | m.ExchangeUnbind) -> Binding:
@@ -91,10 +78,6 @@ class ExchangeMethods:
         source, destination = as_sent(method.source), as_sent(method.destination)
         arguments = plain_table(method.arguments)
         return Binding(self._host.name, source, destination, True, method.key, arguments)
-
-    def _check_ends(self, binding: Binding) -> None:
-        self._context.require(Right.WRITE, "exchange", binding.destination)
-        self._context.require(Right.READ, "exchange", binding.source)
 
 
 def _name(field: Field | None) -> Name:

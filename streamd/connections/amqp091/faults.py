@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from streamd.connections.declaring import Locked
 from streamd.operations.errors import Reason, Refused
 from streamd.wire.amqp091.errors import ChannelFault, ConnectionFault, Fault, ReplyCode
 
@@ -19,6 +20,8 @@ def fault_of(refused: Refused) -> Fault:
     """The fault that tells a client about a refusal."""
     code = _OF_A_CHANNEL.get(refused.reason)
     reason = refused.details or refused.reason.value
+    if isinstance(refused, Locked):
+        code = ReplyCode.RESOURCE_LOCKED
     if code is None:
         return ConnectionFault(ReplyCode.INTERNAL_ERROR, reason)
     return ChannelFault(code, reason)

@@ -1,74 +1,44 @@
 """From basic.publish to the streams that a message goes to, and back to the acks.
 
-Messages that arrive in one read from the socket are gathered, for each channel and stream, and
-given to the stream together.
+Where they go is in routes.py, how they are given to streams in gathering.py.
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
-from weakref import WeakSet
 
 import trio
 
-from segments.entries import ID_SIZE, Entries
 from streamd.auth.users import Rights
-from streamd.broker.read_only import READ_ONLY
-from streamd.broker.streams.publication import PendingEntries
-from streamd.broker.streams.stream import Stream
-from streamd.broker.targets import Target, targets_of
+from streamd.broker.targets import Target
 from streamd.broker.traffic import Traffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher, Fail
-from streamd.connections.amqp091.faults import (
-    access_refused,
-    not_found,
-    not_implemented,
-    refusals,
-)
+from streamd.connections.amqp091.faults import fault_of, not_implemented, refusals
+from streamd.connections.gathering import Gathering
+from streamd.connections.routes import ROUTED, Routes, targets_a_turn
 from streamd.net.outbox import Outbox
 from streamd.net.turns import Steps, Stepwise
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.figures import AMQP091
 from streamd.operations.names import Name, as_sent
-from streamd.operations.rights import Right
-from streamd.operations.routing import DEFAULT_EXCHANGE, NO_HEADERS, Headers, Scalar
+from streamd.operations.routing import Scalar
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import content_frames, encode_method, method_frame
 from streamd.wire.amqp091.connection import MAX_MESSAGE_BYTES, Content
 from streamd.wire.amqp091.converted import NO_PROPERTIES, Run, Stored
 from streamd.wire.amqp091.errors import ConnectionFault, ReplyCode, precondition_failed
-from streamd.wire.amqp091.messages.to_amqp10 import (
-    MAX_SECTIONS,
-    StoredHead,
-    stored_body,
-    stored_head,
-)
+from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
 from streamd.wire.amqp091.properties import decode_properties, encode_properties
-from streamd.wire.amqp091.values import Field
+from streamd.wire.amqp091.values import INTEGER_TAGS, Field
+from streamd.wire.stored_messages import MAX_SECTIONS
 
-_MAX_PLACES = 1_000  # exchange and routing key pairs that are remembered
-_DEFAULT_IN_RIGHTS = Name("amq.default")  # RabbitMQ's name for the default exchange
-_TARGETS_A_TURN = 100  # streams that a message is given to before others have a turn
-_BYTES_A_TURN = 4 << 20  # of its copies
-_ROUTED = 16  # finding them takes as long as publishing so many messages
 _BYTES_A_SECTION, _SECTIONS_A_MESSAGE = 4, 4  # at least; that take as long as a message
-_MOST_SIZES = 1_000  # of messages, until they are counted
 _RUN_A_MESSAGE = 16  # messages of a run that take as long as one by itself
 _PLAIN = StoredHead(b"", b"", (), None, is_encoded=False, has_hidden_keys=False, price=0)
 _LOW_ON_DISK = "low on disk"  # RabbitMQ's word for it
-
-
-class _Gathered(NamedTuple):
-    """Messages for one stream: their tags, entries and filter values.
-
-    Those of a run share one element of tags, and one of entries.
-    """
-
-    tags: list[bytes]
-    entries: list[bytes]
-    values: list[bytes]
 
 
 class _Message(NamedTuple):
@@ -86,8 +56,8 @@ class _Message(NamedTuple):
 
     @property
     def targets_a_turn(self) -> int:
-        """To how many streams it is given before others have a turn; each keeps a copy."""
-        return max(1, min(_TARGETS_A_TURN, _BYTES_A_TURN // (len(self.body) or 1)))
+        """See routes.py."""
+        return targets_a_turn(len(self.body))
 
     def stored(self) -> bytes:
         """As streams keep it.
@@ -120,21 +90,17 @@ class Publishing:
         *,
         hears_of_blocking: bool,
     ) -> None:
-        self._host = host
-        self._is_read_only = host.is_read_only
         self._rights = rights
+        self._routes, self._gathering = Routes(host, rights), Gathering(traffic)
         self._outbox = outbox
         self._frame_max = frame_max
         self._fail = fail
         self._hears_of_blocking = hears_of_blocking
-        self._gathered: dict[tuple[Channel, Stream], _Gathered] = {}
-        self._places: dict[tuple[Name, str], list[Target]] = {}
-        self._version = -1
         self._unfinished: tuple[Stepwise[list[Target]], _Message] | None = None
-        self._written: set[Stream] = set()
-        self._used: WeakSet[Stream] = WeakSet()
         self._traffic = traffic.protocol(AMQP091)
-        self._new_sizes, self._count_sizes = traffic.new_sizes, traffic.count_sizes
+        self._new_sizes = self._gathering.new_sizes
+        self.flush, self.settled = self._gathering.flush, self._gathering.settled
+        self.has_room = self._gathering.has_room
 
     def publish(self, channel: Channel, content: Content) -> int:
         """Take a message; `flush` gives it to its streams.
@@ -177,9 +143,9 @@ class Publishing:
         """
         exchange, key = as_sent(run.method.exchange), run.method.key
         self._require(exchange)
-        targets = self._known(exchange, key)
+        targets = self._routes.known(exchange, key)
         if targets is None:
-            if self._host.topology.looks_at_headers(exchange):
+            if self._routes.looks_at_headers(exchange):
                 return 0
             work = Stepwise(self._targets(exchange, key, _PLAIN, NO_PROPERTIES, None))
             if not work.is_done:
@@ -189,13 +155,8 @@ class Publishing:
             return 0
         count = len(run.sizes)
         tags = self._next_tags(channel, run.sizes)
-        place = (channel, targets[0].stream)
-        gathered = self._gathered.get(place)
-        if gathered is None:
-            gathered = self._gathered[place] = _Gathered([], [], [])
-        gathered.tags.append(struct.pack(f">{count}Q", *tags))
-        gathered.entries.append(run.entries)
-        gathered.values.extend(run.values or [b""] * count)
+        numbers, values = struct.pack(f">{count}Q", *tags), run.values or [b""] * count
+        self._gathering.add_run(channel.publisher, numbers, run.entries, values, targets[0].stream)
         return 1 + count // _RUN_A_MESSAGE
 
     def publish_stored(self, channel: Channel, method: m.BasicPublish, message: Stored) -> int:
@@ -211,7 +172,7 @@ class Publishing:
     def _route(self, exchange: Name, key: str, message: _Message, price: int) -> int:
         """Give a message to its streams; as `publish`."""
         head = message.head
-        known = None if head.more_keys else self._known(exchange, key)
+        known = None if head.more_keys else self._routes.known(exchange, key)
         if known is not None and len(known) <= 1:
             self._publish_to(known, message)
             return 1 + price
@@ -221,7 +182,7 @@ class Publishing:
             return 0
         self._publish_to(work.result, message)
         price += len(work.result)
-        return price if known is not None else price + head.price + _ROUTED
+        return price if known is not None else price + head.price + ROUTED
 
     async def go_on(self) -> None:
         """Do the rest of a message that `publish` has begun, others have their turn meanwhile.
@@ -244,11 +205,11 @@ class Publishing:
                 await trio.lowlevel.checkpoint()
         tag = self._next_tag(targets, message)
         for at in range(0, len(targets), most):
-            self._require_right(exchange)
+            with refusals():
+                self._routes.require_right(exchange)
             places = slice(at, at + most)
-            self._gather(
-                message.channel, tag, raw, zip(targets[places], values[places], strict=True)
-            )
+            given = zip(targets[places], values[places], strict=True)
+            self._gathering.add(message.channel.publisher, tag, raw, given)
             self.flush()
             await self.room()
             await trio.lowlevel.checkpoint()
@@ -262,7 +223,8 @@ class Publishing:
                 values = [target.filter_value(given, raw) for target in targets]
         tag = self._next_tag(targets, message)
         if targets:
-            self._gather(message.channel, tag, raw, zip(targets, values, strict=True))
+            given_to = zip(targets, values, strict=True)
+            self._gathering.add(message.channel.publisher, tag, raw, given_to)
         else:
             self._publish_nowhere(tag, message)
 
@@ -304,80 +266,23 @@ class Publishing:
         """The publisher for a channel that is opened."""
         return ChannelPublisher(channel_number, self._outbox, self._fail, self._traffic)
 
-    def flush(self) -> None:
-        """Give the streams what was gathered."""
-        if len(self._new_sizes) > _MOST_SIZES:  # also where nothing went anywhere
-            self._count_sizes()
-        if not self._gathered:
-            return
-        gathered, self._gathered = self._gathered, {}
-        for (channel, stream), (tags, entries, values) in gathered.items():
-            count = len(values)
-            filter_values = values if any(values) else None
-            group = Entries(b"".join(tags), b"".join(entries), count, count, filter_values)
-            if stream.contract is not None:
-                group = stream.contract.with_property_keys(group)
-            self._written.add(stream)
-            self._used.add(stream)
-            if not channel.publisher.has_published:
-                channel.publisher.publishes()
-            stream.publish(PendingEntries(channel.publisher, group))
-
-    async def settled(self) -> None:
-        """Return when what was given to streams is stored, or cannot be for now."""
-        for stream in list(self._used):
-            await stream.settled()
-
-    def has_room(self) -> bool:
-        """Whether `room` would return at once; if so, those streams need not be asked again."""
-        if any(stream.is_crowded for stream in self._written):
-            return False
-        self._written.clear()
-        return True
-
     async def room(self) -> None:
         """Return when the streams that were written to can take more."""
-        while self._written:
-            stream = self._written.pop()
-            is_told = self._hears_of_blocking and bool(stream.alarm) and not stream.failed
-            if is_told:  # only when it may take long
-                self._outbox.put(method_frame(0, m.ConnectionBlocked(_LOW_ON_DISK)))
-            await stream.room()
-            if is_told:
-                self._outbox.put(method_frame(0, m.ConnectionUnblocked()))
+        await self._gathering.room(self._tell)
+
+    def _tell(self, is_blocked: bool) -> None:
+        if self._hears_of_blocking:
+            method = m.ConnectionBlocked(_LOW_ON_DISK) if is_blocked else m.ConnectionUnblocked()
+            self._outbox.put(method_frame(0, method))
 
     # -- where to
 
     def _require(self, exchange: Name) -> None:
         """Raise ChannelFault unless the user may publish there, and clients may at all."""
-        self._require_right(exchange)
-        if self._is_read_only:
-            raise precondition_failed(READ_ONLY)
-        if exchange != DEFAULT_EXCHANGE:
-            try:
-                row = self._host.topology.find(exchange)
-            except Refused:
-                raise not_found("exchange", exchange, self._host.name) from None
-            if row.is_internal:
-                raise access_refused(
-                    f"cannot publish to internal exchange '{exchange}' in vhost '{self._host.name}'"
-                )
-
-    def _require_right(self, exchange: Name) -> None:
-        name = exchange or _DEFAULT_IN_RIGHTS
-        if not self._rights.allows(Right.WRITE, name):
-            raise access_refused(
-                f"write access to exchange '{name}' in vhost '{self._host.name}' refused for user "
-                f"'{self._rights.user}'"
-            )
-
-    def _known(self, exchange: Name, key: str) -> list[Target] | None:
-        """Where messages with this key went since anything was declared or bound."""
-        version = self._host.topology.version
-        if self._version != version:
-            self._places.clear()
-            self._version = version
-        return self._places.get((exchange, key))
+        try:
+            self._routes.require(exchange)
+        except Refused as refused:
+            raise fault_of(refused) from refused
 
     def _targets(
         self,
@@ -389,43 +294,13 @@ class Publishing:
     ) -> Steps[list[Target]]:
         if known is not None:
             return known
-        topology = self._host.topology
-        if topology.looks_at_headers(exchange):
-            keys = (key, *head.more_keys)
-            return (yield from self._resolve(exchange, keys, _plain_headers(properties)))
-        if head.more_keys:
-            return (yield from self._resolve(exchange, (key, *head.more_keys), NO_HEADERS))
-        version = topology.version
-        found = yield from self._resolve(exchange, (key,), NO_HEADERS)
-        if version == self._version == topology.version and len(found) <= _TARGETS_A_TURN:
-            if len(self._places) >= _MAX_PLACES:
-                self._places.clear()
-            self._places[exchange, key] = found
-        return found
-
-    def _resolve(
-        self, exchange: Name, keys: tuple[str, ...], headers: Headers
-    ) -> Steps[list[Target]]:
+        headers = partial(_plain_headers, properties)
         try:
-            return (yield from targets_of(self._host, exchange, keys, headers))
+            return (yield from self._routes.find(exchange, key, head.more_keys, headers))
         except Refused as refused:
             if refused.reason is not Reason.NOT_AVAILABLE:
                 raise
             raise ConnectionFault(ReplyCode.RESOURCE_ERROR, refused.details) from refused
-
-    def _gather(
-        self, channel: Channel, tag: int, raw: bytes, targets: Iterable[tuple[Target, bytes]]
-    ) -> None:
-        entry = len(raw).to_bytes(4, "big") + raw
-        number = tag.to_bytes(ID_SIZE, "big")
-        for target, value in targets:
-            place = (channel, target.stream)
-            gathered = self._gathered.get(place)
-            if gathered is None:
-                gathered = self._gathered[place] = _Gathered([], [], [])
-            gathered.tags.append(number)
-            gathered.entries.append(entry)
-            gathered.values.append(value)
 
     def _return(self, channel: Channel, content: Content, *, has_hidden_keys: bool) -> None:
         method, properties = content.method, content.properties
@@ -449,6 +324,17 @@ def _plain_headers(properties: bytes) -> Mapping[str, Scalar]:
 def plain_table(table: Mapping[str, Field]) -> dict[str, Scalar]:
     """The scalar values of a table, without their tags."""
     return {name: plain_value(field) for name, field in table.items() if field.tag not in "AFD"}
+
+
+def argument_values(table: Mapping[str, Field]) -> dict[str, object]:
+    """The arguments of a queue; see `queue_arguments`."""
+    return {name: _argument_value(field) for name, field in table.items()}
+
+
+def _argument_value(field: Field) -> object:
+    if field.tag == "S":
+        return field.value.decode(errors="replace")
+    return field.value if field.tag in (*INTEGER_TAGS, *"tfd") else field
 
 
 def plain_value(field: Field) -> Scalar:

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from functools import partial
 
 from streamd.broker.streams.stream import Stream
-from streamd.connections.amqp091.channel import MOST_SETTLED, Channel, Unacked
+from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.consumer_methods import Consuming
 from streamd.connections.amqp091.context import Context, Handlers
 from streamd.connections.amqp091.exchange_methods import ExchangeMethods
 from streamd.connections.amqp091.faults import not_implemented
 from streamd.connections.amqp091.pacing import AckPacer
 from streamd.connections.amqp091.queue_methods import Queues
+from streamd.connections.unacked import MOST_SETTLED, Unacked
 from streamd.net.turns import next_turn
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.rights import Right
@@ -253,9 +254,9 @@ class Session:
     def consumers(self) -> list[ConsumerFacts]:
         """The consumers at the moment."""
         return [
-            _facts(number, tag, channel)
+            consumer.facts(number)
             for channel in self._channels.values()
-            for number, tag in enumerate(channel.consumers)
+            for number, consumer in enumerate(channel.consumers.values())
         ]
 
     def close(self) -> None:
@@ -309,20 +310,3 @@ class Session:
 async def _refuse_transaction(_channel: Channel, method: m.Method) -> None:
     name = type(method).__name__
     raise not_implemented(f"{name}: there are no transactions; use publisher confirms")
-
-
-def _facts(number: int, tag: str, channel: Channel) -> ConsumerFacts:
-    consumer = channel.consumers[tag]
-    position, log, reader = consumer.next_offset, consumer.stream.log, consumer.reader
-    return ConsumerFacts(
-        number,
-        consumer.stream.name,
-        {"identifier": tag, **consumer.arguments},
-        consumer.credit,
-        consumed=consumer.consumed,
-        next_offset=position,
-        lag=log.segments.gaps.num_between(position, log.committed_offset),
-        lag_seconds=consumer.stream.lag_seconds(reader, position) if reader else 0.0,
-        is_single_active=False,
-        is_active=True,
-    )

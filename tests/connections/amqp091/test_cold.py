@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from streamd.connections.amqp091 import delivery
+from streamd.connections import message_delivery as delivery
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
 from tests.connections.amqp091.test_messages import bodies, numbers, offsets

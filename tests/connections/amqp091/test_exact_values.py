@@ -5,7 +5,7 @@ from itertools import permutations
 from segments.amqp10 import encode_list, encode_map, encode_symbol, encode_text
 from segments.bloom import ChunkMatcher
 from segments.message import Message
-from streamd.connections.amqp091.consumer_arguments import ExactValues, annotated_value
+from streamd.connections.consumer_choice import ExactValues, annotated_value
 from tests.support.logs import entry
 
 HEADER = b"\x00\x53\x70" + encode_list([b"\x41"])

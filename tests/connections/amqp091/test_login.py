@@ -30,7 +30,7 @@ async def test_what_the_server_says_of_itself(server: Harness) -> None:
 
 @pytest.mark.parametrize(
     "greeting",
-    [b"AMQP\x00\x03\x01\x00", b"AMQP\x00\x01\x00\x00", b"GET / HTTP/1.1\r\n", b"\x16\x03"],
+    [b"AMQP\x00\x03\x01\x00", b"GET / HTTP/1.1\r\n", b"\x16\x03"],
 )
 async def test_another_protocol_is_answered_with_ours(server: Harness, greeting: bytes) -> None:
     peer = connect(server)

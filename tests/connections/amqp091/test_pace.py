@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from segments.message import Message
-from streamd.connections.amqp091 import delivery
+from streamd.connections import message_delivery as delivery
 from streamd.net import threads
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.connection import Connection

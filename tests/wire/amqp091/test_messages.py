@@ -17,14 +17,10 @@ from streamd.wire.amqp091.deliver import DeliverWriter
 from streamd.wire.amqp091.errors import ChannelFault, Fault
 from streamd.wire.amqp091.messages.from_amqp10 import delivered
 from streamd.wire.amqp091.messages.property_templates import kind_of
-from streamd.wire.amqp091.messages.to_amqp10 import (
-    MAX_SECTIONS,
-    StoredHead,
-    stored_body,
-    stored_head,
-)
+from streamd.wire.amqp091.messages.to_amqp10 import StoredHead, stored_body, stored_head
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import MAX_VALUES, Field, encode_field
+from streamd.wire.stored_messages import MAX_SECTIONS
 from tests.segments.test_message_template import alike
 from tests.wire.amqp091.strategies import properties, scalars
 

@@ -22,18 +22,7 @@ from segments.errors import FormatError
 from segments.message import MessageView
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
 from streamd.wire.amqp091.messages.simple_headers import Layout, Names, layout_of, simple_headers
-from streamd.wire.amqp091.messages.to_amqp10 import (
-    CC,
-    ENCODED_BODY,
-    EXCHANGE,
-    MAX_SECTIONS,
-    QUEUES,
-    ROUTING_KEY,
-    TYPE,
-    UUID_PREFIX,
-    TooManyError,
-    some_sections,
-)
+from streamd.wire.amqp091.messages.to_amqp10 import ENCODED_BODY, QUEUES, TYPE, UUID_PREFIX
 from streamd.wire.amqp091.messages.value_conversion import (
     delivered_field,
     items,
@@ -43,8 +32,16 @@ from streamd.wire.amqp091.messages.value_conversion import (
 )
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_present
 from streamd.wire.amqp091.values import MAX_VALUES, Room, encode_long_text, encode_short_text
+from streamd.wire.stored_messages import (
+    CC,
+    EXCHANGE,
+    MAX_SECTIONS,
+    OFFSET,
+    ROUTING_KEY,
+    TooManyError,
+    some_sections,
+)
 
-OFFSET = "x-stream-offset"
 _OFFSET_ENTRY = encode_short_text(OFFSET) + b"l" + bytes(8)
 _OFFSET_NAME = OFFSET.encode()
 _CACHED_BYTES = 1024

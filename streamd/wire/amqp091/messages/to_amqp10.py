@@ -17,16 +17,24 @@ from segments import amqp10_codes as codes
 from segments.amqp10 import encode_binary, encode_list, encode_map, encode_symbol, encode_text
 from segments.amqp10_codes import SHORT_DESCRIPTOR, Section
 from segments.errors import FormatError
-from segments.message import walk_sections
 from segments.words import whole_number
 from streamd.config import MAX_NAME_BYTES
 from streamd.wire.amqp091.errors import Fault, precondition_failed
 from streamd.wire.amqp091.messages.property_templates import Kind, kind_of
 from streamd.wire.amqp091.properties import Properties, decode_properties
 from streamd.wire.amqp091.values import Field, Room
+from streamd.wire.stored_messages import (
+    BODY_SECTIONS,
+    CC,
+    EXCHANGE,
+    FILTER_VALUE,
+    MAX_KEYS,
+    ROUTING_KEY,
+    TooManyError,
+    some_sections,
+)
 
-FILTER_VALUE = "x-stream-filter-value"
-EXCHANGE, ROUTING_KEY, TYPE, CC = "x-exchange", "x-routing-key", "x-basic-type", "x-cc"
+TYPE = "x-basic-type"
 ENCODED_BODY = "amqp-1.0"  # a type that says: the body is sections already
 QUEUES = "/queues/"
 UUID_PREFIX, UUID_SIZE = "urn:uuid:", 36
@@ -36,8 +44,6 @@ _MAX_EXPIRATION = 315_360_000_000  # 10 years in ms
 _MAX_TTL = (1 << 32) - 1
 _MAX_TIME = (1 << 63) // 1000
 _CACHED_BYTES = 512
-_MAX_KEYS = 1_000  # of a message, in CC and BCC
-MAX_SECTIONS = 1_024  # of a body: each costs as much as a small message
 _USUAL_VALUES = 16  # of headers: more of them cost more
 _VALUES_A_MESSAGE = 4  # that take as long as a message
 _NULL, _TRUE, _FALSE, _UINT_0, _UINT = (
@@ -45,8 +51,7 @@ _NULL, _TRUE, _FALSE, _UINT_0, _UINT = (
 )
 _DATA_START = SHORT_DESCRIPTOR + bytes((Section.DATA,))
 _NUM_FIELDS, _MESSAGE_ID, _CORRELATION_ID, _TIMESTAMP = 11, 0, 5, 9  # of a properties section
-_BODY_SECTIONS = frozenset((Section.DATA, Section.SEQUENCE, Section.VALUE))
-_ENCODED = _BODY_SECTIONS | {Section.FOOTER}
+_ENCODED = BODY_SECTIONS | {Section.FOOTER}
 
 
 class StoredHead(NamedTuple):
@@ -165,28 +170,11 @@ def stored_body(body: bytes, *, is_encoded: bool) -> bytes:
         raise precondition_failed(f"a message of type {ENCODED_BODY} has {error}") from error
     except FormatError:
         found = []
-    if not found or found[0] not in _BODY_SECTIONS or not _ENCODED.issuperset(found):
+    if not found or found[0] not in BODY_SECTIONS or not _ENCODED.issuperset(found):
         raise precondition_failed(
             f"a message of type {ENCODED_BODY} has a body that is not an AMQP 1.0 body section"
         )
     return body
-
-
-class TooManyError(FormatError):
-    """A message has more parts than are looked at."""
-
-
-def some_sections(raw: bytes, position: int = 0) -> Iterator[tuple[int, int, int]]:
-    """See `walk_sections`.
-
-    Raises:
-        FormatError: see there.
-        TooManyError: there are more than MAX_SECTIONS.
-    """
-    for number, section in enumerate(walk_sections(raw, position)):
-        if number == MAX_SECTIONS:
-            raise TooManyError(f"more than {MAX_SECTIONS:,} sections")
-        yield section
 
 
 def _section(section: Section, value: bytes) -> bytes:
@@ -315,9 +303,9 @@ def _keys(headers: dict[str, Field], name: str) -> list[str]:
 
 def _check_keys(keys: Sequence[str]) -> None:
     """Raise ChannelFault when a message has too many routing keys, or one that is too long."""
-    if len(keys) > _MAX_KEYS:
+    if len(keys) > MAX_KEYS:
         raise precondition_failed(
-            f"CC and BCC have {len(keys):,} routing keys, expected at most {_MAX_KEYS:,}"
+            f"CC and BCC have {len(keys):,} routing keys, expected at most {MAX_KEYS:,}"
         )
     for key in keys:
         size = len(key.encode())

@@ -13,8 +13,9 @@ from segments import amqp10_codes as codes
 from segments.amqp10 import MAX_DEPTH, Opaque, Value, decode_value, skip_value
 from segments.errors import FormatError
 from streamd.wire.amqp091.errors import MAX_SHORT_TEXT
-from streamd.wire.amqp091.messages.to_amqp10 import UUID_PREFIX, TooManyError
+from streamd.wire.amqp091.messages.to_amqp10 import UUID_PREFIX
 from streamd.wire.amqp091.values import MAX_VALUES, Room, encode_long_text, encode_short_text
+from streamd.wire.stored_messages import TooManyError
 
 _WIDTHS_OF_PARTS = codes.LISTS | codes.MAPS
 

@@ -1,11 +1,14 @@
-"""The arguments of a queue: from tagged values to the arguments of a stream.
+"""The arguments of a queue: from the values that AMQP has to the arguments of a stream.
+
+A value is a str, int, bool or float; whatever else a version of AMQP has stands for itself, and is
+no value of an argument.
 
 Source: rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqqueue.erl and
 deps/rabbit/src/rabbit_stream_queue.erl. Error texts are RabbitMQ's where its test suites check
 them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from segments.format_constants import MAX_FILTER_SIZE, MIN_FILTER_SIZE
@@ -17,9 +20,7 @@ from streamd.operations.arguments import (
     read_argument,
     read_arguments,
 )
-from streamd.operations.errors import Refused
-from streamd.wire.amqp091.errors import precondition_failed
-from streamd.wire.amqp091.values import INTEGER_TAGS, Field, Table
+from streamd.operations.errors import Reason, Refused
 
 QUEUE_TYPE = "x-queue-type"
 STREAM = "stream"
@@ -38,25 +39,31 @@ _FOREIGN = frozenset(
     )
 )
 
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "float"}
+
+
+class BadArgument(Refused):
+    """An argument that a stream does not have, or not with this value."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Reason.PRECONDITION_FAILED, details)
+
 
 class Declaration:
-    """The arguments of one queue.declare."""
+    """The arguments of a queue that is declared."""
 
-    def __init__(self, name: str, virtual_host: str, arguments: Table) -> None:
+    def __init__(self, name: str, virtual_host: str, arguments: Mapping[str, object]) -> None:
         self._name = name
         self._virtual_host = virtual_host
         self._arguments = arguments
 
     def check_type(self, default: str) -> None:
-        """Raise ChannelFault unless the queue is to be a stream.
+        """Raise Refused unless the queue is to be a stream.
 
         Args:
             default: the type of a queue that is declared without one.
         """
-        field = self._arguments.get(QUEUE_TYPE)
-        if field is not None and field.tag != "S":
-            self._refuse(QUEUE_TYPE, "expected a string")
-        kind = field.value.decode(errors="replace") if field is not None else ""
+        kind = self._text(QUEUE_TYPE, self._arguments.get(QUEUE_TYPE, ""))
         if kind in ("", "undefined"):
             kind = default
         if kind != STREAM:
@@ -70,14 +77,14 @@ class Declaration:
         """The arguments as a stream is created with.
 
         Raises:
-            ChannelFault: one is of the wrong type, or belongs to other kinds of queues.
+            Refused: one is of the wrong type, or belongs to other kinds of queues.
         """
         pairs = list(self._own())
         for key in self._arguments:
             if key in _FOREIGN:
                 where = f"for queue '{self._name}' in vhost '{self._virtual_host}'"
                 reason = f"invalid arg '{key}' {where} of queue type rabbit_stream_queue"
-                raise precondition_failed(reason)
+                raise BadArgument(reason)
         return pairs
 
     def passed_over(self) -> list[str]:
@@ -92,7 +99,7 @@ class Declaration:
         """The arguments as the catalog has them.
 
         Raises:
-            ChannelFault: one cannot be used.
+            Refused: one cannot be used.
         """
         pairs = self.pairs()
         for pair in pairs:
@@ -106,55 +113,58 @@ class Declaration:
             raise precondition_failed(refused.details) from refused
 
     def _own(self) -> Iterator[tuple[str, str]]:
-        for key, field in self._arguments.items():
+        for key, value in self._arguments.items():
             argument = ARGUMENTS.get(key.removeprefix(PREFIX))
             if argument is not None and key.startswith(PREFIX):
-                yield argument.name, self._read(argument, key, field)
+                yield argument.name, self._read(argument, key, value)
 
-    def _read(self, argument: Argument, key: str, field: Field) -> str:
+    def _read(self, argument: Argument, key: str, value: object) -> str:
         match argument.kind.amqp:
             case AmqpType.INTEGER:
-                return str(self._integer(key, field))
+                return str(self._integer(key, value))
             case AmqpType.INTEGER_OR_AUTO:
-                return self._filter_size(key, field)
+                return self._filter_size(key, value)
             case AmqpType.FLAG:
-                return self._flag(key, field)
+                return self._flag(key, value)
             case AmqpType.RATE:
-                return self._rate(key, field)
-        return self._text(key, field)
+                return self._rate(key, value)
+        return self._text(key, value)
 
-    def _text(self, key: str, field: Field) -> str:
-        if field.tag != "S":
-            self._refuse(key, f"expected a string, not a value of type {field.tag}")
-        text: str = field.value.decode(errors="replace")
-        return text
+    def _text(self, key: str, value: object) -> str:
+        if not isinstance(value, str):
+            self._refuse(key, f"expected a string, not a value of type {_type_of(value)}")
+        return value
 
-    def _integer(self, key: str, field: Field) -> int:
-        if field.tag not in INTEGER_TAGS:
-            self._refuse(key, f"expected an integer, not a value of type {field.tag}")
-        number: int = field.value
-        if number < 0:
-            self._refuse(key, f"expected an integer of at least 0, not {number}")
-        return number
+    def _integer(self, key: str, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            self._refuse(key, f"expected an integer, not a value of type {_type_of(value)}")
+        if value < 0:
+            self._refuse(key, f"expected an integer of at least 0, not {value}")
+        return value
 
-    def _flag(self, key: str, field: Field) -> str:
-        return str(field.value).lower() if field.tag == "t" else self._text(key, field)
+    def _flag(self, key: str, value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) else self._text(key, value)
 
-    def _filter_size(self, key: str, field: Field) -> str:
-        if field.tag == "S" and field.value == AUTO.encode():
+    def _filter_size(self, key: str, value: object) -> str:
+        if value == AUTO:
             return AUTO
-        size = self._integer(key, field)
+        size = self._integer(key, value)
         if not MIN_FILTER_SIZE <= size <= MAX_FILTER_SIZE:
             raise precondition_failed(f"Invalid value for {key}")
         return str(size)
 
-    def _rate(self, key: str, field: Field) -> str:
+    def _rate(self, key: str, value: object) -> str:
         # Not every client can send a double: pika sends none, aio-pika a float of 32 bits.
-        return f"{field.value:.6g}" if field.tag in "fd" else self._text(key, field)
+        return f"{value:.6g}" if isinstance(value, float) else self._text(key, value)
 
     def _refuse(self, key: str, reason: str) -> NoReturn:
         where = f"for queue '{self._name}' in vhost '{self._virtual_host}'"
-        raise precondition_failed(f"invalid arg '{key}' {where}: {reason}")
+        raise BadArgument(f"invalid arg '{key}' {where}: {reason}")
+
+
+def precondition_failed(details: str) -> Refused:
+    """What is told of something that cannot be declared."""
+    return Refused(Reason.PRECONDITION_FAILED, details)
 
 
 def inequivalent(name: str, virtual_host: str, wanted: Arguments, current: Arguments) -> str | None:
@@ -171,3 +181,7 @@ def inequivalent(name: str, virtual_host: str, wanted: Arguments, current: Argum
 
 def _shown(value: object) -> str:
     return "none" if value is None else f"the value '{value}'"
+
+
+def _type_of(value: object) -> str:
+    return next((name for kind, name in _TYPES.items() if isinstance(value, kind)), "another one")
