@@ -659,10 +659,19 @@ _READ = [
         "",
     ),
     Guard(
+        "what is committed in parts wakes for each part",
+        "readers",
+        _WAITERS,
+        "        while self._noted and self._noted[0][0] <= committed_offset:\n",
+        "        while self._noted:\n",
+        by="tests/broker/declared/test_several_properties.py::"
+        "test_a_commit_of_a_part_wakes_for_that_part_alone",
+    ),
+    Guard(
         "consumers that wait are woken by what is committed",
         "readers",
         _WRITER,
-        "            self._waiters.wake()\n        if log.segments",
+        "            self._waiters.wake(log.committed_offset)\n        if log.segments",
         "            pass\n        if log.segments",
     ),
     Guard(
@@ -1174,7 +1183,7 @@ _STORED = [
         "tier",
         _WRITER,
         "        self._waiters.wake_all()\n\n    def _next",
-        "        self._waiters.wake()\n\n    def _next",
+        "        self._waiters.wake(0)\n\n    def _next",
     ),
 ]
 

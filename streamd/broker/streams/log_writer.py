@@ -350,8 +350,10 @@ class LogWriter:
             self._standing.mark(builders)
             if self._waiters.by_key or log.commits_on_flush or log.awaits_store:
                 # A consumer may come to wait while this is being flushed, or stored.
+                end = first
                 for builder in builders:
-                    self._waiters.note(builder.keys)
+                    end += builder.num_records
+                    self._waiters.note(builder.keys, end)
             now_ms = self._now_ms()
             if now_ms != self._last_write_ms:
                 self._next_millisecond(now_ms, first)
@@ -499,7 +501,7 @@ class LogWriter:
         log = self._log
         if log.committed_offset != self._told_offset:
             self._told_offset = log.committed_offset
-            self._waiters.wake()
+            self._waiters.wake(log.committed_offset)
         if log.segments.shown[-1] is not self._newest:
             self._newest = log.segments.shown[-1]
             self.has_rolled = True

@@ -8,13 +8,18 @@ A waiter is woken once and then forgotten; it adds itself again when it has read
 marks it: what is new is sent after the stream has written (see net/rounds.py), so the code of other
 connections never runs inside the stream's.
 
+A chunk is noted when it is written, and its waiters are woken when it is committed. That may be
+later, and in parts: with what is flushed, or stored, just then. So what is noted of the rest stays,
+for those who come to wait meanwhile.
+
 When a new segment begins, the waiters stand in one that nobody needs any more, and would keep its
 file open. Those with a filter leave it without being woken, a few at a time (`leave_segment`): with
 tens of thousands of them everything else would wait for seconds.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set as AbstractSet
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence, Set as AbstractSet
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -57,7 +62,7 @@ class Waiters:
         self._for_all: set[Waiter] = set()
         self._for_several: set[Waiter] = set()  # with other keys; they are in `by_key`, too
         self.by_key: dict[bytes, set[Waiter]] = {}
-        self._new_keys: set[bytes] = set()
+        self._noted: deque[tuple[int, Collection[bytes]]] = deque()
 
     def __len__(self) -> int:
         """How many waiters there are; one with several keys counts once."""
@@ -88,17 +93,16 @@ class Waiters:
                 if not waiting:
                     del self.by_key[key]
 
-    def note(self, keys: Iterable[bytes]) -> None:
-        """A chunk with these keys is written; the next `wake` is for it, too."""
-        self._new_keys.update(keys)
+    def note(self, keys: Collection[bytes], next_offset: int) -> None:
+        """A chunk with these keys is written, and ends there; it may be committed much later."""
+        self._noted.append((next_offset, keys))
 
-    def wake(self) -> None:
-        """What was noted is committed: wake those it is for."""
-        if not (self._for_all or self.by_key):
-            self._new_keys.clear()
-            return
+    def wake(self, committed_offset: int) -> None:
+        """What was noted is committed up to there: wake those it is for."""
+        keys: set[bytes] = set()
+        while self._noted and self._noted[0][0] <= committed_offset:
+            keys.update(self._noted.popleft()[1])
         waiters, self._for_all = self._for_all, set()
-        keys, self._new_keys = self._new_keys, set()
         for key in self.by_key.keys() & keys:
             waiters |= self.by_key[key]
         if self._for_several:
@@ -108,7 +112,6 @@ class Waiters:
     def wake_all(self) -> None:
         """Something is there of which nobody knows for whom: wake everybody."""
         waiters, self._for_all = self._for_all.union(*self.by_key.values()), set()
-        self._new_keys.clear()
         self._wake(waiters)
 
     def leave_segment(self) -> Iterator[None]:
@@ -143,7 +146,7 @@ class Waiters:
         self._for_all.clear()
         self._for_several.clear()
         self.by_key.clear()
-        self._new_keys.clear()
+        self._noted.clear()
 
 
 def _misses(waiter: Waiter, keys: AbstractSet[bytes]) -> bool:

@@ -375,8 +375,8 @@ def test_a_waiter_is_woken_when_all_that_it_needs_is_there() -> None:
     waiters.remove(gone)
 
     def woken_by(*keys: bytes) -> list[int]:
-        waiters.note(keys)
-        waiters.wake()
+        waiters.note(keys, 1)
+        waiters.wake(1)
         return [consumer.times for consumer in consumers]
 
     assert woken_by(b"k", b"z") == [0, 0, 0, 0]
@@ -508,3 +508,20 @@ class TestServer:
         pairs = (("filter-property.0", "d"), ("filter.0", "HA"), *values)
         code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
         assert code == ResponseCode.PRECONDITION_FAILED
+
+
+def test_a_commit_of_a_part_wakes_for_that_part_alone() -> None:
+    """What is written and not committed yet wakes those who come to wait in between."""
+    waiters, early, late = Waiters(), _Consumer([b"a"]), _Consumer([b"b"])
+    waiters.add(early)
+    waiters.note([b"a"], 5)
+    waiters.note([b"b"], 9)
+    waiters.wake(5)
+    waiters.add(late)
+    assert (early.times, late.times) == (1, 0)
+    waiters.wake(8)
+    waiters.wake_all()
+    waiters.add(late)
+    assert late.times == 1
+    waiters.wake(9)
+    assert late.times == 2
