@@ -648,8 +648,8 @@ _READ = [
         "a consumer that comes to wait during a flush is woken by it",
         "readers",
         _WRITER,
-        "if self._waiters.by_key or log.commits_on_flush or log.awaits_store:\n",
-        "if self._waiters.by_key:\n",
+        "is_noted = bool(self._waiters.by_key) or log.commits_on_flush or log.awaits_store\n",
+        "is_noted = bool(self._waiters.by_key)\n",
     ),
     Guard(
         "consumers with a filter are woken by what they want",

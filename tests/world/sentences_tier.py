@@ -115,7 +115,7 @@ SENTENCES: dict[str, dict[str, str]] = {
     },
     "internals/tier.md": {
         "streamd has no storage engine of its own for": "objects are whole",
-        "`v1/~snapshots/REVISION.UID` | once | the": "nothing is left in the store",
+        "`v1/~snapshots/TIER/REVISION.UID` | once |": "nothing is left in the store",
         "`probe-UID` | | whether the store can": "nothing is left in the store",
         "CREATION is another one for each life of a": "a life is one stream",
         "All but manifests, `v1/cluster` and entries of": "what is named stays",

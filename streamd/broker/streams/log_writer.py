@@ -348,21 +348,19 @@ class LogWriter:
         try:
             builders = [chunk.builder for chunk in chunks if chunk.builder.num_entries]
             self._standing.mark(builders)
-            if self._waiters.by_key or log.commits_on_flush or log.awaits_store:
-                # A consumer may come to wait while this is being flushed, or stored.
-                end = first
-                for builder in builders:
-                    end += builder.num_records
-                    self._waiters.note(builder.keys, end)
             now_ms = self._now_ms()
             if now_ms != self._last_write_ms:
                 self._next_millisecond(now_ms, first)
             log.append(builders, now_ms)
         finally:
+            # A consumer may come to wait while this is being flushed, or stored.
+            is_noted = bool(self._waiters.by_key) or log.commits_on_flush or log.awaits_store
             for chunk in chunks:
                 chunk_end += chunk.builder.num_records
                 if chunk_end > log.next_offset:
                     break
+                if is_noted:  # what is not in the log may never be, under these offsets
+                    self._waiters.note(chunk.builder.keys, chunk_end)
                 for single, place in chunk.singles:
                     single.offset = chunk_end - chunk.builder.num_records + place
                 for publisher, entries in chunk.taken:

@@ -80,6 +80,7 @@ class LostCopies:
                 await owner.taken()
                 is_done = await ask(self._restore_stream, host, name)
                 if not is_done and LACKED in str(unrestored):
+                    await owner.check()  # it may have been another place that had nothing
                     folder, epoch = stream_folder(self._data, host, name), owner.identity.epoch
                     await threads.in_thread(begin_without_manifest, folder, epoch, tail)
                 elif not is_done:

@@ -504,10 +504,12 @@ class StoreConfirms:
     def tail(self, virtual_host: str, name: str) -> StoredTail | None:
         """What the logs of earlier starts have of a stream whose log is about to be opened."""
         assert self._tails is not None  # noqa: S101 - they are read
-        for key, tail in sorted(self._tails.streams.items(), reverse=True):  # the latest life
-            if key[:2] == (virtual_host, name) and tail.path:
-                return tail
-        return None
+        lives = [
+            key
+            for key, tail in self._tails.streams.items()
+            if key[:2] == (virtual_host, name) and tail.path
+        ]
+        return self._tails.streams[max(lives)] if lives else None
 
     def forget_tail(self, tail: StoredTail) -> None:
         """Its log was opened, and has it on the device; blocks."""
