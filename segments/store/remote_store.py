@@ -3,10 +3,11 @@
 Clients of the same store, for the library repeats requests by itself:
 
 * Compare-and-set is sent once. Sent again because its answer was lost, it would meet its own write
-  and report a conflict. The body is signed.
-* Everything else may be repeated. Bodies are not signed but have a checksum that the store compares
-  (CRC-64/NVME), so that an upload takes a quarter of the CPU; AWS_CHECKSUM_ALGORITHM names another
-  one for a store that does not know it.
+  and report a conflict.
+* Everything else may be repeated.
+
+Bodies are not signed but have a checksum that the store compares (CRC-64/NVME), so that an upload
+takes a third of the CPU; AWS_CHECKSUM_ALGORITHM names another one for a store without it.
 
 How long a request may take says whether bytes move, not how many there are. The library ends a
 connection on which the store has acknowledged nothing for 30 s (on Linux: the system's
@@ -86,7 +87,7 @@ class RemoteStore:
         self._version = "version" if address.scheme == "gs" else "e_tag"
         cheap = _cheap_uploads(address)
         try:
-            self._once = _client(address, _ONCE, {"timeout": _DEADLINE_ONCE})
+            self._once = _client(address, _ONCE, {"timeout": _DEADLINE_ONCE}, **cheap)
             self._asked = _client(address, _FEW, {"timeout": _DEADLINE, "read_timeout": _SILENCE})
             self._written = _client(address, _FEW, {"timeout": _DEADLINE}, **cheap)
             self._parts = _client(address, _MANY, {"timeout": _DEADLINE}, **cheap)

@@ -14,7 +14,7 @@ import logging
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +37,7 @@ _ARGUMENTS = {
 }
 _LOSSES = 3  # of so many kills one is the loss of the machine
 _PATIENCE = 120  # seconds without anything; how long all takes, depends on the machine
+_KILLS_OF_A_TIER = 50  # all is read after each: with a new tier now and then it stays little
 
 
 class RstreamPublisher:
@@ -253,6 +254,12 @@ def kill_many(folder: Path, kills: int, seed: int = 1, confirm: str = "local") -
     return f"{kills} kills, {kills // _LOSSES} of a machine; {run.num_compared:,} messages compared"
 
 
+def _sizes(kills: int) -> Iterator[int]:
+    """How many kills each tier has."""
+    for done in range(0, kills, _KILLS_OF_A_TIER):
+        yield min(_KILLS_OF_A_TIER, kills - done)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="kill -9 of servers with a tier.")
     parser.add_argument("--kills", type=int, default=20)
@@ -260,8 +267,10 @@ def main() -> None:
     parser.add_argument("--confirm", choices=("local", "store"), default="local")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)  # errors of clients whose server is gone
-    with tempfile.TemporaryDirectory() as folder:
-        print(kill_many(Path(folder), given.kills, given.seed, given.confirm))
+    for seed, kills in enumerate(_sizes(given.kills), given.seed):
+        with tempfile.TemporaryDirectory() as folder:
+            text = kill_many(Path(folder), kills, seed, given.confirm)
+        print(f"seed {seed}: {text}", flush=True)
 
 
 if __name__ == "__main__":

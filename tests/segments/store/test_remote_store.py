@@ -587,11 +587,13 @@ class TestWhatIsSent:
         self, alone: StoreProxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         alone.decide = lambda _: Answer(200, {"etag": '"e"'}, b"")
-        at(alone).put("v1/x", b"content")
-        assert self.headers(alone)["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
-        assert "x-amz-checksum-crc64nvme" in self.headers(alone)
-        at(alone).create("v1/x", b"content")
-        assert len(self.headers(alone)["x-amz-content-sha256"]) == 64
+        store = at(alone)
+        store.replace("v1/x", b"content", '"e"')
+        assert self.headers(alone)["if-match"] == '"e"'
+        for write in (store.put, store.create):
+            write("v1/x", b"content")
+            assert self.headers(alone)["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+            assert "x-amz-checksum-crc64nvme" in self.headers(alone)
         assert self.headers(alone)["if-none-match"] == "*"
         monkeypatch.setenv("AWS_CHECKSUM_ALGORITHM", "SHA256")
         at(alone).put("v1/x", b"content")
