@@ -3,8 +3,8 @@
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
@@ -61,14 +61,17 @@ async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
 def together(call: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """What a call that waits for somebody far away gives for each of a few items; blocks.
 
-    It is called from a thread, as `in_thread` begins it, and begins one for each item.
+    It is called from a thread, as `in_thread` begins it, and begins one for each item; where the
+    system gives none, one item comes after the other.
     """
     some = list(items)
     if len(some) == 1:
         return [call(some[0])]
     with ThreadPoolExecutor(len(some)) as pool:
-        asked = [pool.submit(copy_context().run, call, item) for item in some]
-        return [one.result() for one in asked]
+        asked: list[Future[Result]] = []
+        with suppress(RuntimeError):  # no thread
+            asked.extend(pool.submit(copy_context().run, call, item) for item in some)
+        return [one.result() for one in asked] + [call(item) for item in some[len(asked) :]]
 
 
 def use(limiter: trio.CapacityLimiter) -> None:

@@ -61,3 +61,20 @@ async def test_work_in_threads_of_its_own_is_abandoned() -> None:
         assert not goes_on.is_set()
     finally:
         goes_on.set()
+
+
+@pytest.mark.parametrize("num_threads", range(5))
+def test_what_is_asked_together_needs_no_thread(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int
+) -> None:
+    """Where the system gives fewer threads than there are items, or none."""
+    start, begun = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(begun) == num_threads:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert threads.together(lambda item: item * item, range(4)) == [0, 1, 4, 9]

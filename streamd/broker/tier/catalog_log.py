@@ -116,7 +116,7 @@ class CatalogLog:
         while True:
             self.is_behind, changes = False, self._num_changes
             try:
-                await ask(self._write_once)
+                self._state = await ask(self._write_once, self._state)
             except FencedError as error:
                 self.is_fenced = self.is_behind = True
                 self._fenced(error)
@@ -139,18 +139,18 @@ class CatalogLog:
                     self._read(self._state.held)
             return
 
-    def _write_once(self) -> None:
-        """Write what is noted; blocks.
+    def _write_once(self, known: State | None) -> State:
+        """Write what is noted, and give what is known then; blocks.
 
         Raises:
             FencedError: another server has the tier.
             TierError: the store refused.
             CatalogError: the catalog cannot be used, or the log is of another one.
         """
-        state = self._state or self._read_on()
+        state = known or self._read_on()
         while (taken := self._notes.take()).rows:
             state = self._put(state, taken)
-        self._state = state
+        return state
 
     def _read_on(self) -> State:
         """See what is in the log, and let notes go that are."""
@@ -188,7 +188,7 @@ class CatalogLog:
         ):
             return
         try:
-            await ask(self._snapshot_once, state)
+            self._state = await ask(self._snapshot_once, state)
         except FencedError as error:
             self.is_fenced = self.is_behind = True
             self._fenced(error)
@@ -196,7 +196,7 @@ class CatalogLog:
             self._state = None
             logger.warning("there is no new snapshot of the catalog in the tier: %s", error)
 
-    def _snapshot_once(self, state: State) -> None:
+    def _snapshot_once(self, state: State) -> State:
         with closing(self._notes.copy()) as copy:
             while (taken := unlogged.take(copy)).rows:
                 state = self._put(state, taken)
@@ -207,13 +207,14 @@ class CatalogLog:
         key = snapshot_key(tier, revision, random_name())
         self._store.put(key, content)
         claims.check_there(self._store, {key: len(content)})
-        self._state = State(state.held, revision)
-        self._notes.written(self._state, 0)
+        state = State(state.held, revision)
+        self._notes.written(state, 0)
         with suppress(TierError):  # `tier gc` finds them
             if old := old_snapshots(
                 [one.key for one in self._store.listing(snapshot_folder(tier))]
             ):
                 self._store.delete(old)
+        return state
 
 
 def old_snapshots(keys: list[str]) -> list[str]:
