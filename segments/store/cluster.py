@@ -129,6 +129,10 @@ class _Version(msgspec.Struct):
     version: object = None
 
 
+_read_version, _read_root = fields.reader(_Version), fields.reader(Root)
+_read_cluster, _read_copied = fields.reader(Cluster), fields.reader(_Copied)
+
+
 def encode_root(root: Root) -> bytes:
     """The content of the object."""
     line = {"format": _FORMAT, "version": ROOT_VERSION, **asdict(root)}
@@ -144,10 +148,10 @@ def decode_root(content: bytes) -> Root | EarlierRoot:
         FormatError: it is not one, or is damaged.
     """
     first, separator, last = content.partition(b"\n")
-    version = fields.decode(first, _Version).version
+    version = _read_version(first).version
     expected = version if version in (_EARLIER, _WITH_WALS) else ROOT_VERSION
     assert isinstance(expected, int)  # noqa: S101 - one of three
     fields.check(first, last, first + separator, _FORMAT, expected)
     if expected == ROOT_VERSION:
-        return fields.decode(first, Root)
-    return EarlierRoot(fields.decode(first, Cluster), fields.decode(first, _Copied).catalog)
+        return _read_root(first)
+    return EarlierRoot(_read_cluster(first), _read_copied(first).catalog)

@@ -3,6 +3,7 @@
 Whatever is in a store may have been written by somebody else.
 """
 
+from collections.abc import Callable
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -33,18 +34,29 @@ class _Checksum(msgspec.Struct):
     crc32: int
 
 
-def decode(line: bytes, kind: type[Kind]) -> Kind:
-    """What a line of JSON says.
+def reader(kind: type[Kind]) -> Callable[[bytes], Kind]:
+    """Gives what reads lines of JSON of a kind; made where a module is loaded.
 
-    Raises:
-        FormatError: it is not JSON, or a field is not what it should be; says which.
+    msgspec learns a type when it is used first, and a second thread that uses it meanwhile gets
+    half of it: the process ends with a segmentation fault.
+
+    What it gives raises:
+        FormatError: a line is not JSON, or a field is not what it should be; says which.
     """
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.ValidationError as error:
-        raise FormatError(sentence_of(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise FormatError("it is not whole") from error
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(line: bytes) -> Kind:
+        try:
+            return decode(line)
+        except msgspec.ValidationError as error:
+            raise FormatError(sentence_of(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise FormatError("it is not whole") from error
+
+    return read
+
+
+_read_kind, _read_checksum = reader(_Kind), reader(_Checksum)
 
 
 def check(head: bytes, last: bytes, body: bytes, kind: str, version: int) -> None:
@@ -61,10 +73,10 @@ def check(head: bytes, last: bytes, body: bytes, kind: str, version: int) -> Non
         VersionError: a later version of this program wrote it.
         FormatError: it is something else, or damaged.
     """
-    found = decode(head, _Kind)
+    found = _read_kind(head)
     if found.format != kind:
         raise FormatError(f"its format is not {kind}")
     if found.version != version:
         raise VersionError(f"its version is {ascii(found.version)[:40]}, expected {version}")
-    if decode(last, _Checksum).crc32 != crc32(body):
+    if _read_checksum(last).crc32 != crc32(body):
         raise FormatError("its checksum is wrong")

@@ -258,6 +258,9 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     damage: tuple[tuple[fields.Number, fields.Number, fields.Number, fields.Number], ...] = ()
 
 
+_read_head, _read_segment = fields.reader(_Head), fields.reader(_Line)
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the object."""
     tracking = manifest.tracking
@@ -304,7 +307,7 @@ def decode_manifest(
     fields.check(lines[0] if lines else b"", last, body, _FORMAT, MANIFEST_VERSION)
     by_line = {segment.line: segment for segment in known}
     segments = tuple([by_line.get(line) or _decoded_segment(line) for line in lines[1:]])
-    manifest = _decoded(fields.decode(lines[0], _Head), segments)
+    manifest = _decoded(_read_head(lines[0]), segments)
     if stream is not None and manifest.stream != stream:
         raise FormatError(f"it is of {manifest.stream}, expected {stream}")
     manifest.check()
@@ -330,7 +333,7 @@ def _decoded(head: _Head, segments: tuple[StoredSegment, ...]) -> Manifest:
 
 
 def _decoded_segment(content: bytes) -> StoredSegment:
-    line = fields.decode(content, _Line)
+    line = _read_segment(content)
     if not {".segment", ".index"} <= line.files.keys():
         raise FormatError(f"segment {line.base} lacks a file")
     # Thousands of segments share what suffixes there are.

@@ -141,6 +141,9 @@ class SnapshotHead:
     crc: fields.Number
 
 
+_read_line, _read_snapshot_head = fields.reader(Entry), fields.reader(SnapshotHead)
+
+
 def encode_entry(entry: Entry) -> bytes:
     """The content of an object."""
     line: dict[str, object] = {"format": _LOG, "version": LOG_VERSION}
@@ -169,7 +172,7 @@ def decode_entry(key: str, content: bytes) -> Entry:
     """
     first, separator, last = content.partition(b"\n")
     fields.check(first, last, first + separator, _LOG, LOG_VERSION)
-    entry = fields.decode(first, Entry)
+    entry = _read_line(first)
     if entry.key != key:
         raise FormatError(f"it is revision {entry.revision} of the tier {entry.tier}")
     return entry
@@ -202,7 +205,7 @@ def decode_snapshot(content: bytes) -> tuple[SnapshotHead, bytes]:
         raise FormatError("it is not whole")
     line = content[:head_end]
     fields.check(line, content[head_end:crc_end], line, _SNAPSHOT, SNAPSHOT_VERSION)
-    head, catalog = fields.decode(line, SnapshotHead), content[crc_end:]
+    head, catalog = _read_snapshot_head(line), content[crc_end:]
     if len(catalog) != head.size or crc32(catalog) != head.crc:
         raise FormatError("its catalog is not whole")
     return head, catalog

@@ -102,6 +102,9 @@ class Slot:
     sections: tuple[Section, ...] = ()
 
 
+_read_slot = fields.reader(Slot)
+
+
 def encode_slot(slot: Slot, chunks: Iterable[bytes | memoryview] = ()) -> bytes:
     """The content of an object.
 
@@ -147,7 +150,7 @@ def decode_head(key: str, content: bytes) -> tuple[Slot, int]:
         raise FormatError("it is not whole")
     head = content[:head_end]
     fields.check(head, content[head_end:crc_end], head, _FORMAT, WAL_VERSION)
-    slot = fields.decode(head, Slot)
+    slot = _read_slot(head)
     if slot_key(slot.epoch, slot.slot) != key:
         raise FormatError(f"it is slot {slot.slot} of epoch {slot.epoch}")
     return slot, crc_end

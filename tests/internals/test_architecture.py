@@ -241,6 +241,18 @@ def test_one_way_into_a_thread() -> None:
     assert ours == [ROOT / "streamd" / "net" / "threads.py"]
 
 
+def test_types_are_learned_before_there_are_threads() -> None:
+    """What is decoded in threads has a decoder of its module; see segments/store/fields.py."""
+    for path in (*(ROOT / "segments").rglob("*.py"), *(ROOT / "streamd/broker").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".decode"):
+                assert "type" not in {one.arg for one in node.keywords}, f"{path}:{node.lineno}"
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                made = [one for one in map(ast.unparse, function.body) if "fields.reader(" in one]
+                assert not made, f"{path}:{function.lineno}"
+
+
 def test_the_tasks_of_the_supervisor() -> None:
     text = PAGE.split("| Task | |\n|---|---|\n")[1].split("\n\n")[0]
     assert {name for task, _ in rows(text) for name in names(task)} == tables.background_tasks()

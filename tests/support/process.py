@@ -90,7 +90,8 @@ class ServerProcess:
             )
         line = self._first_line()
         match = _READY.fullmatch(line)
-        assert match, f"{line!r}, and in the log: {self.log.read_text()}"
+        code = self._process.poll()  # None while it runs
+        assert match, f"{line!r}, exit code {code}, and in the log: {self.log.read_text()}"
         self.port = int(match[2])
         self.amqp_port, self.http_port, self.metrics_port = map(_port, match.group(3, 4, 5))
         tls = [int(found or 0) for found in match.group(6, 7, 8, 9)]

@@ -278,10 +278,13 @@ def make_triggers(db: sqlite3.Connection, table: str) -> None:
         db.execute(f"CREATE TRIGGER {name} AFTER {event} ON {table} BEGIN {notes} END")
 
 
+_decode_state = msgspec.json.Decoder(State).decode  # see segments/store/fields.py
+
+
 def state_in(db: sqlite3.Connection) -> State | None:
     """See Unlogged.state."""
     (text,) = db.execute("SELECT state FROM log_state").fetchone()
-    return msgspec.json.decode(text, type=State) if text else None
+    return _decode_state(text) if text else None
 
 
 def put_state(db: sqlite3.Connection, state: State) -> None:
