@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.world.run import Plan, make
 from tests.world.witness import PROMISES, Block, Follower, Found, Seen, Sent, Walk, Witness
+from tests.world.world import Program, World
 
 _A, _B, _C = (Sent("p", number) for number in range(3))
 
@@ -128,6 +130,62 @@ def test_each_broken_promise_is_noticed(promise: str, break_it: Callable[[Witnes
     told = _fine()
     break_it(told)
     assert [fault for fault in told.judge() if fault.startswith(promise)]
+
+
+class _Part:
+    """Has had something confirmed, and does one thing.
+
+    Args:
+        programs: by name.
+        look: its last one.
+    """
+
+    is_kept = False
+
+    def __init__(self, world: World, programs: dict[str, Program], look: Program) -> None:
+        world.witness.sent[_A] = 0
+        world.witness.confirm([_A], 1)
+        self._programs, self.settle = programs, look
+
+    async def prepare(self) -> None:
+        pass
+
+    def programs(self) -> dict[str, Program]:
+        return self._programs
+
+    def harms(self) -> dict[str, Program]:
+        return {}
+
+    async def finish(self) -> None:
+        pass
+
+
+async def _raise() -> None:
+    raise LookupError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("work", "look", "expected"),
+    [
+        (trio.sleep_forever, trio.lowlevel.checkpoint, "these wait for ever: work"),
+        (trio.lowlevel.checkpoint, trio.sleep_forever, "these wait for ever: the last look"),
+        (_raise, trio.lowlevel.checkpoint, "the world ended: LookupError('a bug')"),
+    ],
+)
+def test_without_a_last_look_nothing_counts_as_lost(
+    tmp_path: Path, work: Program, look: Program, expected: str
+) -> None:
+    """Only what was noticed on the way is told beside the reason."""
+    world = World(tmp_path, 1, [lambda w: _Part(w, {"work": work}, look)], faults=())
+    world.witness.faults.append("noticed: on the way")
+    told = f"{expected}: no last look, no promise is judged"
+    assert world.run() == [told, "noticed: on the way"]
+
+
+def test_with_a_last_look_it_counts(tmp_path: Path) -> None:
+    look = trio.lowlevel.checkpoint
+    world = World(tmp_path, 1, [lambda w: _Part(w, {"work": look}, look)], faults=())
+    assert world.run() == ["nothing confirmed is lost: p:0 was confirmed and is not there"]
 
 
 def test_what_a_power_failure_may_take() -> None:

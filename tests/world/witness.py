@@ -144,6 +144,8 @@ class Witness:
             is not.
         others: what was told about other streams, by name.
         judges: of what parts were told beside that.
+        cut_short: why the world came to its end before anybody had a last look; empty if it did
+            not. No promise can be judged then: what was not read would count as lost.
     """
 
     flushes: str
@@ -172,6 +174,7 @@ class Witness:
     in_store_since: float | None = None
     others: "dict[str, Witness]" = field(default_factory=dict)
     judges: "list[Callable[[Witness], Iterable[str]]]" = field(default_factory=list)
+    cut_short: str = ""
 
     def of_another(self, stream: str) -> "Witness":
         """The witness of another stream."""
@@ -288,6 +291,8 @@ class Witness:
 
     def judge(self) -> list[str]:
         """What did not hold; empty when everything did."""
+        if self.cut_short:
+            return [f"{self.cut_short}: no last look, no promise is judged", *self.faults]
         found = [f"{name}: {fault}" for name, check in PROMISES.items() for fault in check(self)]
         found += [fault for judge in self.judges for fault in judge(self)]
         for stream, other in self.others.items():

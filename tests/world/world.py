@@ -221,7 +221,7 @@ class World:
                     stack.enter_context(context)
                 trio.run(self._run, clock=MockClock(autojump_threshold=0))
         except BaseExceptionGroup as group:
-            self.witness.faults.append(f"the world ended: {_leaves(group)}")
+            self.witness.cut_short = f"the world ended: {_leaves(group)}"
         finally:
             root.removeHandler(log)
         for box in self.boxes.values():
@@ -254,12 +254,11 @@ class World:
                     await part.prepare()
                 await self._act()
                 for part in self.parts:
-                    await part.settle()
+                    await self._do("the last look", part.settle)
                 for box in self.boxes.values():
                     box.end()
         if limit.cancelled_caught:
-            waiting = ", ".join(sorted(self._waiting))
-            self.witness.faults.append(f"these wait for ever: {waiting}")
+            self.witness.cut_short = f"these wait for ever: {', '.join(sorted(self._waiting))}"
 
     async def _act(self) -> None:
         async with trio.open_nursery() as nursery:
