@@ -73,8 +73,6 @@ class TopicPatterns:
             before = self._ones | (yield from self._before(word))
             places = (places & before) << 1 | places & anys
             places |= (places & anys) << 1
-            if not places:
-                return []
             units += price
             if units >= STEP_UNITS:
                 units = 0

@@ -1,11 +1,12 @@
 """Patterns of topic exchanges, against a plain definition, and the work they take."""
 
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from streamd.broker.routing.binding_index import BindingIndex
 from streamd.broker.routing.topics import TopicPatterns, is_literal, words_of
@@ -26,6 +27,7 @@ def plainly(pattern: list[str], words: list[str]) -> bool:
 
 
 @given(WORDS, WORDS)
+@example("#.#", "")
 def test_as_defined(pattern: str, key: str) -> None:
     expected = plainly(words_of(pattern), words_of(key))
     patterns = TopicPatterns()
@@ -33,6 +35,11 @@ def test_as_defined(pattern: str, key: str) -> None:
     assert finished(patterns.matching(key)) == [pattern] * expected
     if is_literal(pattern):
         assert expected is (pattern == key)
+
+
+@pytest.mark.parametrize(("key", "words"), [("", []), (".", ["", ""]), ("a..b", ["a", "", "b"])])
+def test_words(key: str, words: list[str]) -> None:
+    assert words_of(key) == words
 
 
 def bound(*keys: str) -> list[Binding]:
@@ -101,3 +108,35 @@ def test_a_match_costs_by_the_words_of_its_key() -> None:
         return lines_run(lambda: finished(index.followed(["a.b.7.d"], NO_HEADERS)))
 
     assert lines(2_000) < 2 * lines(20)
+
+
+def test_large_numbers_are_combined_in_steps() -> None:
+    """Lines do not tell what that costs: it is by the places of all patterns."""
+    patterns = TopicPatterns()
+    finished(patterns.add(f"#.{n}" + ".a" * 120 for n in range(3_000)))
+    key = "a." * 100
+    finished(patterns.matching(key))  # what is known of its words is made
+    assert sum(1 for _ in patterns.matching(key)) > 10
+
+
+def test_what_is_remembered_of_words_has_little_room() -> None:
+    patterns = TopicPatterns()
+    finished(patterns.add(f"{n}" + ".a" * 100 for n in range(1_000)))
+    most = 0
+    tracemalloc.start()
+    try:
+        for n in range(1_000):
+            finished(patterns.matching(str(n)))
+            most = max(most, tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert 500_000 < most < 2_000_000
+
+
+def test_words_that_are_in_no_pattern_push_nothing_out() -> None:
+    """A publisher may make up as many as it likes."""
+    patterns = TopicPatterns()
+    finished(patterns.add(f"{n}" + ".a" * 100 for n in range(1_000)))
+    for key in ("0.a", *(f"x{n}" for n in range(1_000))):
+        finished(patterns.matching(key))
+    assert lines_run(lambda: finished(patterns.matching("0.a"))) < 1_000
