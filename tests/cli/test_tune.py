@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,9 +103,14 @@ def test_ctrl_c_while_spark_starts_leaves_nothing(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    while len(processes(running.pid)) < 2 and running.poll() is None:
-        time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGINT)
-    out, said = running.communicate()
+    try:
+        while len(processes(running.pid)) < 2 and running.poll() is None:
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGINT)
+        running.wait()
+        assert processes(running.pid) == []
+        out, said = running.communicate()
+    finally:  # a JVM that was left holds the pipes
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
     assert (running.returncode, out, said) == (130, "", "interrupted\n")
-    assert processes(running.pid) == []

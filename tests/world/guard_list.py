@@ -1744,6 +1744,142 @@ _READ_OF = [
         "V5",
         by="tests/test_patterns.py::test_one_that_cannot_be_bounded_is_refused_when_it_is_set",
     ),
+    Guard(
+        "numbers that are asked for by their text are looked for in chunks without values",
+        "search",
+        "segments/spark/options.py",
+        "self.match_unfiltered or self._has_numbers_without_value()",
+        "self.match_unfiltered",
+        "K3",
+        by="tests/segments/spark/test_filter_values.py::"
+        "test_numbers_come_whatever_chunk_they_stand_in",
+    ),
+    Guard(
+        "a consumer ends where a stream that became shorter ends",
+        "clients",
+        "clients/consumer.py",
+        "            self._end_offset = 0 if is_other else min(self._end_offset, state.end)\n",
+        "            pass\n",
+        "K12",
+        by="tests/clients/test_position.py::TestShorter::test_is_read_on_where_it_ends",
+    ),
+    Guard(
+        "Ctrl-C waits until Spark has begun",
+        "tools",
+        "segments/spark/session.py",
+        "        with _uninterrupted(), ThreadPoolExecutor(1) as thread:\n"
+        "            session = thread.submit(_started, master, settings, is_ours=is_ours)"
+        ".result()\n"
+        "        yield session\n"
+        "    finally:  # also what a failure has left half begun\n"
+        "        with _uninterrupted():\n"
+        "            _stop(session)\n",
+        "        session = _started(master, settings, is_ours=is_ours)\n"
+        "        yield session\n"
+        "    finally:\n"
+        "        if session is not None:\n"
+        "            _stop(session)\n",
+        "K14",
+        by="tests/cli/test_tune.py::test_ctrl_c_while_spark_starts_leaves_nothing",
+    ),
+    Guard(
+        "Spark waits for a stream that may still come",
+        "tools",
+        "segments/spark/streaming.py",
+        "            if position.offset or position.life:\n"
+        "                raise\n"
+        "            return None\n",
+        "            raise\n",
+        "K17",
+        by="tests/segments/spark/test_positions.py::test_a_stream_without_messages_gets_some",
+    ),
+    Guard(
+        "chunks that may match are found in one go for each key",
+        "search",
+        "segments/search/chunk_screen.py",
+        "if ordinal in may]",
+        "if ordinal in matching(filters, matcher, range(ordinal, ordinals[-1] + 1))]",
+        "ST4",
+        by="tests/segments/test_property_keys.py::"
+        "test_two_properties_that_never_meet_cost_what_their_chunks_cost",
+    ),
+    Guard(
+        "a line begins with one part",
+        "tier",
+        "streamd/broker/tier/line.py",
+        "        self.window = part\n",
+        "        self.window = MOST_PARTS * part\n",
+        "T5",
+        by="tests/broker/tier/test_line.py::test_a_slow_line_gets_everything_stored_in_its_time",
+    ),
+    Guard(
+        "a stream that could not be restored is tried again",
+        "tier",
+        "streamd/broker/stream_logs.py",
+        "        except UnrestoredError as error:\n"
+        "            if tier is None:\n"
+        "                raise\n",
+        "        except UnrestoredError as error:\n            raise\n",
+        "T6",
+        by="tests/broker/tier/test_restore.py::"
+        "test_what_could_not_be_restored_is_there_when_its_object_is",
+    ),
+    Guard(
+        "an index that is missing in the store is made from its segment",
+        "tools",
+        "segments/tier/fetching.py",
+        "        if suffix != INDEX_SUFFIX:\n            raise\n        fault",
+        "        raise\n        fault",
+        "T8",
+        by="tests/segments/spark/test_stored.py::test_an_index_that_is_missing",
+    ),
+    Guard(
+        "a table has so many values",
+        "doors",
+        "streamd/wire/amqp091/values.py",
+        "MAX_VALUES = 4_096\n",
+        "MAX_VALUES = 1 << 20\n",
+        "V2",
+        by="tests/test_turns.py::test_what_is_in_a_frame[values of a request]",
+    ),
+    Guard(
+        "a body has so many sections",
+        "doors",
+        "streamd/wire/stored_messages.py",
+        "MAX_SECTIONS = 1_024  #",
+        "MAX_SECTIONS = 1 << 22  #",
+        "V3",
+        by="tests/test_turns.py::test_what_is_in_a_frame[sections]",
+    ),
+    Guard(
+        "what has arrived is confirmed before an end in order",
+        "messages",
+        "streamd/connections/base.py",
+        "                        await session.settled()\n                    session.close()",
+        "                    session.close()",
+        "V6",
+        by="tests/connections/test_endings.py::test_what_is_stored_was_confirmed",
+    ),
+    Guard(
+        "fields that definitions do not have become no objects",
+        "doors",
+        "streamd/http_api/messages.py",
+        '        return msgspec.json.decode(data.strip() or b"{}", type=kind)\n',
+        '        msgspec.json.decode(data.strip() or b"{}")\n'
+        '        return msgspec.json.decode(data.strip() or b"{}", type=kind)\n',
+        "V10",
+        by="tests/http_api/test_http_api.py::"
+        "test_fields_that_definitions_do_not_have_become_no_objects",
+    ),
+    Guard(
+        "messages are settled in steps",
+        "doors",
+        "streamd/connections/amqp091/channel.py",
+        "islice(self._unacked, MOST_SETTLED)",
+        "self._unacked",
+        "V11",
+        by="tests/connections/amqp091/test_channel.py::test_many_messages_are_settled_in_steps",
+    ),
 ]
 
 GUARDS = [

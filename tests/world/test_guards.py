@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.world.faults import FOUND_BY
 from tests.world.guard_list import GUARDS
 from tests.world.guards import WORLD, Guard, fail, find
 
@@ -38,7 +37,6 @@ def _names(body: list[ast.stmt]) -> Iterator[str]:
 
 def test_what_misses_each_is_there() -> None:
     named = {guard.by.partition("[")[0] for guard in GUARDS if guard.by != WORLD}
-    named |= set(FOUND_BY.values())
     files = {file: Path(_ROOT / file) for file in {name.partition("::")[0] for name in named}}
     tests = {
         f"{file}::{name}"
@@ -46,11 +44,6 @@ def test_what_misses_each_is_there() -> None:
         for name in _names(ast.parse(path.read_text()).body)
     }
     assert named - tests == set()
-
-
-def test_faults_are_found_in_one_way() -> None:
-    """Those that a guard mends are found as it is."""
-    assert not FOUND_BY.keys() & {guard.kin for guard in GUARDS}
 
 
 @pytest.mark.parametrize(
