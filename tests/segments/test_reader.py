@@ -122,6 +122,16 @@ def test_skipped_chunks_are_counted_and_not_read() -> None:
     reader.close()
 
 
+def test_chunks_from_before_a_start_match_when_their_segment_has_grown(tmp_path: Path) -> None:
+    """What is known of the new ones says nothing of these."""
+    for body, value in ((b"old", b"a"), (b"new", b"b")):
+        log = Log.open(str(tmp_path))
+        append(log, [body], [value])
+        assert read_bodies(log, matcher=ChunkMatcher([value])) == [body]
+        assert b"old" in read_bodies(log, matcher=ChunkMatcher([b"a"]))
+        log.close()
+
+
 def test_small_chunks_are_read_many_at_a_time() -> None:
     disk = FaultyDisk()
     log = Log.open("s", disk=disk)

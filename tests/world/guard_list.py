@@ -137,6 +137,8 @@ _DURABLE = [
         _FLUSH,
         "        if only_sealed:\n            reached = (FILE_HEADER_SIZE, 0, base)\n",
         "",
+        by="tests/segments/recovery/test_recovery.py::TestTrackingJournal::"
+        "test_a_rewritten_journal_still_knows_what_was_safe",
     ),
     Guard(
         "the folder of a new stream is on the device before the catalog knows it",
@@ -181,6 +183,7 @@ _DURABLE = [
         "streamd/broker/streams/flusher.py",
         "                self._work.set()\n            if opened",
         "            if opened",
+        by="tests/broker/streams/test_lifecycle.py::test_a_flush_waits_for_a_thread",
     ),
     Guard(
         "a flush that failed is never repeated",
@@ -239,6 +242,8 @@ _OPENED = [
         "            self._disk.sync_folder",
         "            self._disk.sync_folder",
         "ST3",
+        by="tests/segments/test_gaps.py::TestPowerFailure::"
+        "test_the_mark_is_on_the_device_before_the_first_message_is_shown",
     ),
     Guard(
         "that note is on the device before the first message",
@@ -256,6 +261,8 @@ _OPENED = [
         _LOG,
         "            log.flush(with_checkpoint=True)\n            log._forget_crash(plan)\n",
         "            log._forget_crash(plan)\n            log.flush(with_checkpoint=True)\n",
+        by="tests/segments/test_gaps.py::TestPowerFailure::"
+        "test_nothing_is_known_of_what_is_gone_however_often_it_crashes",
     ),
     Guard(
         "the end of a log is found by the checksums of its data",
@@ -540,6 +547,7 @@ _TRUNCATED = [
         "        self.segments.begins_at = offset\n",
         "",
         "T7",
+        by="tests/broker/streams/test_truncate.py::test_readers_go_on_where_it_begins",
     ),
 ]
 
@@ -588,6 +596,7 @@ _PUBLISHED = [
         "            if error.is_temporary:\n                self.wait_for(error)",
         "            if error.is_temporary and not self._queue:\n"
         "                self.wait_for(error)",
+        by="tests/broker/streams/test_faults.py::test_a_full_disk_holds_one_stream_up",
     ),
     Guard(
         "a stream with a shortage is tried again",
@@ -702,6 +711,7 @@ _READ = [
         _READER,
         "                size -= self._give_back(chunks.pop())\n",
         "                chunks.pop()\n",
+        by="tests/segments/test_runs.py::test_the_same_messages_as_chunk_by_chunk",
     ),
     Guard(
         "an index says nothing of chunks before a selector was known",
@@ -725,6 +735,8 @@ _READ = [
         _SEGMENT,
         "        if not segment.num_chunks:\n            segment.filters = self._filters\n",
         "        segment.filters = self._filters\n",
+        by="tests/segments/test_reader.py::"
+        "test_chunks_from_before_a_start_match_when_their_segment_has_grown",
     ),
     Guard(
         "a filter file says which content it is of",
@@ -928,6 +940,8 @@ _CLIENTS = [
         _PRODUCER,
         "        self._waiting[:0] = missing\n",
         "        self._waiting += missing\n",
+        by="tests/clients/test_reconnect.py::TestProducers::"
+        "test_with_a_name_store_each_message_once",
     ),
     Guard(
         "without a name nothing counts as stored after a lost connection",
