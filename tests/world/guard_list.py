@@ -838,6 +838,8 @@ _SEARCHED = [
         _SCHEDULE,
         "        kept = [table for table in known.tables if table.position not in job.tables]\n",
         "        kept = []\n",
+        by="tests/broker/streams/test_key_indexer.py::"
+        "test_a_steady_stream_is_indexed_while_it_grows",
     ),
     Guard(
         "a search is of messages as they were when it began",
@@ -882,6 +884,7 @@ _DERIVED = [
         _FILTERS,
         "        if _CRC.pack(crc32(view, crc32(fields))) != raw[_CRC_AT:_BODY]:\n",
         "        if not raw:\n",
+        by="tests/segments/test_filter_index.py::test_any_damage_of_the_file_is_found",
     ),
     Guard(
         "a block of a key table is believed if its checksum is right",
@@ -1082,6 +1085,7 @@ _STORED = [
         _CLAIMS,
         "    if cluster.writer != me.name:\n        raise FencedError(cluster)\n",
         "",
+        by="tests/broker/tier/test_claims.py::TestClaim::test_anothers_is_not_taken",
     ),
     Guard(
         "a fenced server stays fenced",
@@ -1090,6 +1094,8 @@ _STORED = [
         "        if self.state is TierState.FENCED:\n"
         "            return  # an answer from before that was late\n",
         "",
+        by="tests/broker/tier/test_two_servers.py::"
+        "test_an_answer_from_before_it_was_known_is_too_late",
     ),
     Guard(
         "a fenced server takes no messages for streams in the tier",
@@ -1097,6 +1103,8 @@ _STORED = [
         _STREAM,
         "        elif tier is not None and tier.fence:\n",
         "        elif tier is not None and tier.fence and opened is None:\n",
+        by="tests/broker/tier/test_two_servers.py::"
+        "test_what_it_stores_for_the_first_time_counts_nowhere",
     ),
     Guard(
         "a restored log goes on behind all that the lost machine gave out",
@@ -1111,6 +1119,8 @@ _STORED = [
         "streamd/broker/tier/restore.py",
         "            goes_on = max(manifest.goes_on, manifest.next_offset) + RESTORE_GAP\n",
         "            goes_on = manifest.next_offset + RESTORE_GAP\n",
+        by="tests/broker/tier/test_restore.py::"
+        "test_of_two_machines_that_are_lost_each_goes_on_elsewhere",
     ),
     Guard(
         "a restore takes what publishers have sent from the tier",
@@ -1144,6 +1154,7 @@ _STORED = [
         "        covered = [one for one in going if "
         "tiered.log.journal.is_covered(one.next_offset)]\n",
         "        covered = going\n",
+        by="tests/broker/tier/test_evict.py::test_nothing_goes_that_publishers_are_known_by",
     ),
     Guard(
         "a manifest older than its copy is not gone on from",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from segments.journal import Journal
 from segments.log import Log
 from segments.policy import DEFAULT_LOCAL_BYTES
 from streamd.broker.tier import eviction
@@ -105,6 +106,22 @@ async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
             store.heal()
             await passes(60)
             assert cold(log) == [0, 100, 200, 300, 400]
+
+
+async def test_nothing_goes_that_publishers_are_known_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the journal does not know them without it."""
+    monkeypatch.setattr(Journal, "is_covered", lambda *_: False)
+    async with tiered(tmp_path, FakeStore()) as server:
+        peer = await a_stream(server, stream_local_max_length_bytes="0")
+        await publish(peer, 0, 30)
+        await passes(60)
+        log = server.host.find("s").log
+        assert not cold(log)
+        monkeypatch.undo()
+        await passes(60)
+        assert cold(log) == [0, 100, 200, 300, 400]
 
 
 async def test_what_the_store_has_lost_is_stored_again_before_it_goes(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from typing import Any, cast
 import pytest
 
 from segments.store.lookup import counts_since, find_stream
+from segments.store.metadata_log import Held
 from segments.store.object_store import MissingError, TierError
-from streamd.broker.tier.claims import begin_since, look
+from streamd.broker.tier import claims
+from streamd.broker.tier.claims import FencedError, begin_since, look
 from streamd.broker.tier.identity import Identity
 from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
@@ -205,3 +207,24 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
         found = await _all_bodies(third, "s")
         assert found == (mine[:stored] + theirs)[: len(found)]
         assert len(found) > stored
+
+
+async def test_an_answer_from_before_it_was_known_is_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has been told that the tier is another's stays away from it."""
+    store, check = FakeStore(), claims.check
+
+    def late(*asked: Any) -> Held:
+        held = check(*asked)
+        ownership.give_up(FencedError(held.cluster))
+        return held
+
+    async with tiered(tmp_path, store) as server:
+        ownership = tier_of(server).ownership
+        await passes(5)
+        assert ownership.state is TierState.OK
+        monkeypatch.setattr(claims, "check", late)
+        ownership.look_again(TierError("somebody has met a conflict"))
+        await passes(5)
+        assert ownership.state is TierState.FENCED
