@@ -799,6 +799,8 @@ _READ = [
         "        if not self._is_reading:  # else it is checked when its turn is over\n"
         "            super().check()\n",
         "        super().check()\n",
+        by="tests/connections/amqp091/test_pace.py::"
+        "test_acknowledgements_that_come_while_a_selector_is_at_work",
     ),
 ]
 
