@@ -1291,6 +1291,7 @@ _MANAGED = [
         "            del self._permissions[user, virtual_host]\n            self._tell(user)\n",
         "            del self._permissions[user, virtual_host]\n",
         "V7",
+        by="tests/auth/test_rights.py::test_a_right_that_goes_ends_consumers_of_amqp_at_once",
     ),
     Guard(
         "a publisher that waited for its stream is asked for its right again",
@@ -1327,6 +1328,7 @@ _MANAGED = [
         _USERS,
         "        if {u.name for u in self._users.values() if ADMINISTRATOR in u.tags} == {name}:\n",
         "        if not self._users:\n",
+        by="tests/http_api/test_http_api.py::test_the_last_administrator_stays",
     ),
     Guard(
         "of single active consumers one gets messages when the other has stepped down",
@@ -1336,6 +1338,7 @@ _MANAGED = [
         "            self.stepping_down.tell_active(active=False)\n",
         "            self.active.tell_active(active=False)\n"
         "            self.active = wanted\n            wanted.tell_active(active=True)\n",
+        by="tests/broker/streams/test_groups.py::TestOverTheProtocol::test_partitions_spread",
     ),
     Guard(
         "when the active consumer leaves another takes over",
