@@ -34,6 +34,7 @@ _WINDOW = 500  # messages that are not confirmed, or not acknowledged, at a time
 _STREAM = {"x-queue-type": "stream", "x-stream-filter-size-bytes": 255}
 _FIRST = {"x-stream-offset": "first"}
 _WANTED = "v7"
+OURS = "streamd"
 NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -242,19 +243,29 @@ def one_round(place: Place, count: int) -> dict[str, Figure]:
 @click.option("--peer-pid", type=int, help="Its process id.")
 def main(count: int, rounds: int, peer: str | None, peer_pid: int | None) -> None:
     """Measure the AMQP clients pika and aio-pika against this server, and a peer beside it."""
+    compare(rounds, peer, peer_pid, partial(one_round, count=count))
+
+
+def compare(
+    rounds: int,
+    peer: str | None,
+    peer_pid: int | None,
+    one_round: Callable[[Place], dict[str, Figure]],
+) -> None:
+    """Measure this server and the peer in turn, and show the medians of the rounds."""
     if (peer is None) != (peer_pid is None):
         raise click.UsageError("--peer and --peer-pid belong together")
     with (
         tempfile.TemporaryDirectory() as folder,
         Target(Path(folder, "data"), "--amqp-port", "0") as target,
     ):
-        places = [Place("streamd", f"amqp://guest:guest@{target.amqp}/", target.pid)]
+        places = [Place(OURS, f"amqp://guest:guest@{target.amqp}/", target.pid)]
         if peer is not None and peer_pid is not None:
             places.append(Place("peer", peer, peer_pid))
         found: dict[str, dict[str, list[Figure]]] = {}
         for _ in track(range(rounds), description="measuring", transient=True):
             for place in places:
-                for name, figure in one_round(place, count).items():
+                for name, figure in one_round(place).items():
                     found.setdefault(name, {}).setdefault(place.name, []).append(figure)
     Console(width=100).print(table_of(found, [place.name for place in places]))
 

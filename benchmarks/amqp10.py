@@ -7,21 +7,16 @@ of the rounds are shown. The client is raw: it sends what was encoded before, an
 
 import selectors
 import socket
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import click
-from rich.console import Console
-from rich.progress import track
 
-from benchmarks.amqp import Figure, Place, table_of
-from benchmarks.target import Target
+from benchmarks.amqp import OURS, Figure, Place, compare
 from segments.amqp10 import Opaque, Symbol, encode_map
 from segments.message import Message
 from streamd.wire.amqp10 import performatives as p
@@ -43,6 +38,7 @@ _CONNECTIONS = 20
 _PROPERTY = "kind"
 _SETTLE = 250  # messages with one disposition
 _READ_BYTES = 1 << 20
+_ANY_ID = 0xDEADBEEF
 _RUN = 500  # messages of one value after the other, where a filter property tells chunks apart
 
 Filters: TypeAlias = Mapping[str, tuple[str, object]]  # descriptor and value, by key
@@ -131,18 +127,27 @@ def _message(number: int) -> bytes:
     return Message(_BODY, application_properties={_PROPERTY: f"v{number % _VALUES}"}).encode()
 
 
+class _Transfer:
+    """The frame of one message, which has a delivery id and a tag of its own each time."""
+
+    def __init__(self, raw: bytes) -> None:
+        whole = frame(0, p.Transfer(0, _ANY_ID, _ANY_ID.to_bytes(4, "big"), 0, False), raw)
+        self._parts = whole.split(_ANY_ID.to_bytes(4, "big"))
+
+    def frame(self, delivery_id: int) -> bytes:
+        """The frame."""
+        return delivery_id.to_bytes(4, "big").join(self._parts)
+
+
 def publish(uri: str, queue: str, count: int, run: int = 1) -> None:
     """As many as the credit allows, each with an outcome; `run` have the same value."""
     client = Client(uri)
-    raws = [_message(number) for number in range(_VALUES)]
+    transfers = [_Transfer(_message(number)) for number in range(_VALUES)]
     credit = client.attach_sender(queue).link_credit or 0
     sent = settled = 0
     limit = credit
     while settled < count:
-        frames = [
-            frame(0, p.Transfer(0, n, n.to_bytes(4, "big"), 0, False), raws[n // run % _VALUES])
-            for n in range(sent, min(limit, count))
-        ]
+        frames = [transfers[n // run % _VALUES].frame(n) for n in range(sent, min(limit, count))]
         if frames:
             client.socket.sendall(b"".join(frames))
             sent += len(frames)
@@ -174,13 +179,13 @@ def consume(uri: str, queue: str, count: int, filters: Filters = NO_FILTERS) -> 
 
 def publish_from_many(uri: str, queue: str, count: int) -> None:
     """Connections with one message in flight each."""
-    raw = _message(0)
+    transfer = _Transfer(_message(0))
     left = count
     with selectors.DefaultSelector() as ready:
         for _ in range(_CONNECTIONS):
             client = Client(uri)
             client.attach_sender(queue)
-            client.socket.sendall(frame(0, p.Transfer(0, 0, b"0", 0, False), raw))
+            client.socket.sendall(transfer.frame(0))
             ready.register(client.socket, selectors.EVENT_READ, [client, 0])
         while left > 0:
             for key, _ in ready.select():
@@ -189,8 +194,7 @@ def publish_from_many(uri: str, queue: str, count: int) -> None:
                     if isinstance(found, p.Disposition):
                         left -= 1
                         key.data[1] = number = number + 1
-                        transfer = p.Transfer(0, number, b"0", 0, False)
-                        client.socket.sendall(frame(0, transfer, raw))
+                        client.socket.sendall(transfer.frame(number))
         for key in list(ready.get_map().values()):
             key.data[0].socket.close()
 
@@ -198,11 +202,12 @@ def publish_from_many(uri: str, queue: str, count: int) -> None:
 _SQL: Filters = {"sql-filter": ("amqp:sql-filter", f"{_PROPERTY} = 'v{_VALUES - 1}'")}
 
 
-def one_round(place: Place, count: int, arguments: Mapping[str, str]) -> dict[str, Figure]:
+def one_round(place: Place, count: int) -> dict[str, Figure]:
     """All loads, each on what was published before it."""
     plain, marked = f"benchmark-{uuid4()}", f"benchmark-{uuid4()}"
     place.declare(plain)
-    place.declare(marked, arguments)
+    # A peer has no filter properties.
+    place.declare(marked, {"x-stream-filter-property": _PROPERTY} if place.name == OURS else {})
     some = count // _VALUES
     loads: Sequence[tuple[str, Callable[[str], None]]] = [
         ("publish", partial(publish, queue=plain, count=count)),
@@ -231,22 +236,7 @@ def one_round(place: Place, count: int, arguments: Mapping[str, str]) -> dict[st
 @click.option("--peer-pid", type=int, help="Its process id.")
 def main(count: int, rounds: int, peer: str | None, peer_pid: int | None) -> None:
     """Measure AMQP 1.0 of this server, and of a peer beside it."""
-    if (peer is None) != (peer_pid is None):
-        raise click.UsageError("--peer and --peer-pid belong together")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Target(Path(folder, "data"), "--amqp-port", "0") as target,
-    ):
-        places = [Place("streamd", f"amqp://guest:guest@{target.amqp}/", target.pid)]
-        if peer is not None and peer_pid is not None:
-            places.append(Place("peer", peer, peer_pid))
-        found: dict[str, dict[str, list[Figure]]] = {}
-        for _ in track(range(rounds), description="measuring", transient=True):
-            for place in places:
-                own = {"x-stream-filter-property": _PROPERTY} if place is places[0] else {}
-                for name, figure in one_round(place, count, own).items():
-                    found.setdefault(name, {}).setdefault(place.name, []).append(figure)
-    Console(width=100).print(table_of(found, [place.name for place in places]))
+    compare(rounds, peer, peer_pid, partial(one_round, count=count))
 
 
 if __name__ == "__main__":

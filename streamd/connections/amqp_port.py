@@ -6,8 +6,8 @@ What begins as neither is answered by AMQP 0-9-1, with the header that it expect
 import trio
 
 from streamd.config import LOGIN_SECONDS
-from streamd.connections.amqp091 import connection as amqp091
-from streamd.connections.amqp10 import connection as amqp10
+from streamd.connections.amqp091.connection import Amqp091Connection
+from streamd.connections.amqp10.connection import Amqp10Connection
 from streamd.connections.services import Connection, Services
 from streamd.net.transport import Transport, TransportClosed
 from streamd.wire.amqp10.codec import is_amqp10
@@ -49,9 +49,9 @@ class AmqpPort:
         if not received:
             return
         if is_amqp10(received):
-            self._chosen = amqp10.make_connection(self._transport, self._services, received)
+            self._chosen = Amqp10Connection(self._transport, self._services, received)
         else:
-            self._chosen = amqp091.make_connection(
+            self._chosen = Amqp091Connection(
                 self._transport, self._services, received, is_relayed=self._is_relayed
             )
 

@@ -53,6 +53,20 @@ class OpenSession(Protocol):
         """The connection ended: give everything back."""
 
 
+class Received(Protocol):
+    """What a peer has sent, as far as the protocol's own class knows it."""
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of the request that was found last."""
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes."""
+
+    def forget(self) -> None:
+        """Give back what was received: the connection has ended."""
+
+
 class BaseConnection(ABC):
     """One connection.
 
@@ -66,6 +80,7 @@ class BaseConnection(ABC):
     """
 
     protocol: str
+    _connection: Received
 
     def __init__(
         self, transport: Transport, registry: ConnectionRegistry, heartbeat: bytes
@@ -79,6 +94,7 @@ class BaseConnection(ABC):
         self._everything = trio.CancelScope()
         self._arrived = trio.CancelScope()
         self._reason = ""
+        self._kind: type[object] = type(None)
         self._actor = Actor(self.protocol, str(transport.peer))
 
     async def run(self) -> None:
@@ -110,9 +126,9 @@ class BaseConnection(ABC):
         called = f", called {name}" if name else ""
         logger.info("%s: connected with %s%s", self._transport.peer, self.protocol, called)
 
-    @abstractmethod
     def _forget(self) -> None:
         """Give back what was received and will not be looked at."""
+        self._connection.forget()
 
     @abstractmethod
     async def _log_in(self) -> None:
@@ -196,6 +212,25 @@ class BaseConnection(ABC):
         finally:
             self._ended.set()
             session.close()
+
+    # -- see command_loop.Commands
+
+    @property
+    def receive_data(self) -> Callable[[bytes], None]:
+        """Takes what has arrived."""
+        return self._connection.receive_data
+
+    @property
+    def frame_size(self) -> int:
+        """Bytes of the request that was found last."""
+        return self._connection.frame_size
+
+    @property
+    def command_name(self) -> str:
+        """What was found last."""
+        return self._kind.__name__
+
+    # -- its life
 
     async def _watch_life(self, interval: int) -> None:
         """See `Duplex.watch`."""

@@ -47,6 +47,9 @@ class Session:
         self._close_channel = close_channel
         self._channels: dict[int, Channel] = {}
         self._traffic = context.traffic
+        publishing = context.publishing
+        self.flush, self.settled = publishing.flush, publishing.settled
+        self.has_room, self.room = publishing.has_room, publishing.room
         self._unacked = Unacked(self._check_consumers, self._traffic)
         self._pacer = AckPacer()
         self._consuming = Consuming(context)
@@ -215,22 +218,6 @@ class Session:
         if channel.is_closed:
             return  # the connection was closed while this was carried out
         self._end_channel(channel, fault)
-
-    def flush(self) -> None:
-        """Give streams what was published so far."""
-        self._context.publishing.flush()
-
-    async def settled(self) -> None:
-        """Return when what was published is stored, or cannot be for now."""
-        await self._context.publishing.settled()
-
-    def has_room(self) -> bool:
-        """Whether `room` would return at once."""
-        return self._context.publishing.has_room()
-
-    async def room(self) -> None:
-        """Return when more may be published."""
-        await self._context.publishing.room()
 
     def _end_channel(self, channel: Channel, fault: ChannelFault) -> None:
         self._close(channel)

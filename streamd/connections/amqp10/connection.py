@@ -1,34 +1,28 @@
 """One AMQP 1.0 connection: its life from login to end.
 
-As with other connections, requests are carried out in order (command_loop.py); what is sent, and
-the signs of life, are in net/duplex.py. Whatever goes wrong on a connection ends it and nothing
-else.
+What it has in common with AMQP 0-9-1 is in amqp_connection.py.
 """
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 import trio
 
 from streamd.auth.authentication import AuthenticationFailed
-from streamd.broker.streams.stream import Stream
-from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, LOGIN_SECONDS
+from streamd.config import LOGIN_SECONDS
 from streamd.connections.amqp10.context import Context
 from streamd.connections.amqp10.delivery import Deliveries, LinkConsumer
 from streamd.connections.amqp10.login import Login, outcome_of
 from streamd.connections.amqp10.management import Management
 from streamd.connections.amqp10.publishing import Publishing
 from streamd.connections.amqp10.session import Session
-from streamd.connections.base import BaseConnection
-from streamd.connections.command_loop import CommandLoop, Pending
+from streamd.connections.amqp_connection import BYTES_A_MESSAGE, AmqpConnection
+from streamd.connections.command_loop import CommandLoop
 from streamd.connections.declaring import Declaring
-from streamd.connections.ready_queue import ReadyQueue
 from streamd.connections.services import Services
 from streamd.engine import Caller
 from streamd.net.duplex import LINGER_SECONDS, Ended
-from streamd.net.transport import Transport, TransportClosed
-from streamd.net.turns import next_turn
+from streamd.net.transport import Transport
 from streamd.operations.connections import AMQP10_PROTOCOL
 from streamd.operations.figures import AMQP10
 from streamd.wire.amqp10 import performatives as p
@@ -41,45 +35,23 @@ from streamd.wire.amqp10.codec import (
 )
 from streamd.wire.amqp10.connection import Connection, Event, NotAmqp10, Request
 from streamd.wire.amqp10.errors import Condition, ConnectionFault
-from streamd.wire.amqp10.states import State
 
 logger = logging.getLogger(__name__)
 
-_MOST_AT_ONCE = 512  # messages, for each of their streams, and what takes as long
-_BYTES_A_MESSAGE = 64  # of a request, that take as long to read as a message
-_LOGIN_BYTES = 1_024  # more than most clients send at once
 _SIGNS = 3  # of life, in the time that a client waits for one
 
 
-class Amqp10Connection(BaseConnection):
-    """One connection.
-
-    Args:
-        transport: the connection's bytes; closed when `run` returns.
-        login: decides whether the peer may enter.
-        registry: lists it while it is open.
-        services: of the server.
-        received: what has been read of it.
-    """
+class Amqp10Connection(AmqpConnection[Event, Session, LinkConsumer]):
+    """One connection."""
 
     protocol = AMQP10_PROTOCOL
+    fault = ConnectionFault
+    _connection: Connection
 
-    def __init__(
-        self, transport: Transport, login: Login, services: Services, received: bytes
-    ) -> None:
-        super().__init__(transport, services.registry, HEARTBEAT_FRAME)
-        broker = services.broker
-        self._connection = Connection()
-        self._connection.receive_data(received)
-        self._services = services
-        self._rounds, self._traffic = broker.rounds, broker.traffic
-        self._login = login
-        self._queue: ReadyQueue[LinkConsumer] = ReadyQueue(
-            self._duplex.work, broker.rounds, self._fail
-        )
-        self._session: Session | None = None
-        self._kind = ""
-        self._has_closed = False  # before the client did
+    def __init__(self, transport: Transport, services: Services, received: bytes) -> None:
+        super().__init__(transport, services, Connection(), received, HEARTBEAT_FRAME)
+        heartbeat = services.config.heartbeat
+        self._login = Login(services.authenticator(transport), services.broker, heartbeat)
 
     async def _has_explained(self, error: Exception) -> bool:
         match error:
@@ -93,9 +65,6 @@ class Amqp10Connection(BaseConnection):
             case _:
                 return False
         return True
-
-    def _forget(self) -> None:
-        self._connection.forget()
 
     # -- login
 
@@ -116,37 +85,16 @@ class Amqp10Connection(BaseConnection):
             await send(frame(0, login.answer()))
         self._note_login(login)
 
-    async def _greeted(self) -> None:
-        while not self._connection.has_greeted():
-            await self._receive()
-
     async def _next_request(self) -> Request:
-        while True:
-            for event in self._connection.events():
-                assert isinstance(event, Request)  # noqa: S101 - there are no sessions yet
-                return event
-            await self._receive()
-
-    async def _receive(self) -> None:
-        data = await self._duplex.receive()
-        if len(data) > _LOGIN_BYTES:
-            await next_turn()  # nobody has to have a login for this
-        self._connection.receive_data(data)
+        event = await self._next_event()
+        assert isinstance(event, Request)  # noqa: S101 - there are no sessions yet
+        return event
 
     async def _refuse(self, failed: AuthenticationFailed) -> None:
         await self._duplex.refused(failed, waits=failed.is_guess)
         outcome = outcome_of(failed)
         if outcome is not None:
             await self._send_last(sasl_frame(outcome), LINGER_SECONDS)
-
-    async def _send_last(self, data: bytes, seconds: float = CLOSE_SECONDS) -> None:
-        """Send, and wait until the peer has taken it and ended its side."""
-        with trio.move_on_after(seconds):
-            try:
-                await self._transport.send(data)
-                await self._duplex.linger(seconds)
-            except TransportClosed:
-                pass
 
     # -- open
 
@@ -202,137 +150,22 @@ class Amqp10Connection(BaseConnection):
             if self._outbox.is_empty:
                 self._outbox.put(HEARTBEAT_FRAME)
 
-    # -- see command_loop.Commands
+    # -- see amqp_connection.AmqpConnection
 
-    @property
-    def receive_data(self) -> Callable[[bytes], None]:
-        """Takes what has arrived."""
-        return self._connection.receive_data
+    def _do(self, session: Session, event: Event) -> int:
+        work = session.handle_at_once(event)
+        if work and isinstance(event, Request):
+            work += self._connection.frame_size // BYTES_A_MESSAGE
+        return work
 
-    @property
-    def frame_size(self) -> int:
-        """Bytes of the request that was found last."""
-        return self._connection.frame_size
+    def _kind_of(self, event: Event) -> type[object]:
+        return type(event.performative if isinstance(event, Request) else event)
 
-    @property
-    def command_name(self) -> str:
-        """What was found last."""
-        return self._kind
+    async def _carry_out(self, session: Session, command: Event) -> None:
+        if isinstance(command, Request) and isinstance(command.performative, p.Close):
+            await self._answer_close(session, frame(0, p.Close()))
+        else:
+            await session.handle(command)
 
-    def do_at_once(self) -> Event | Pending:
-        """Carry out what has been received, up to what needs waiting."""
-        session = self._open_session
-        taken, most = 0, self._rounds.allowance(_MOST_AT_ONCE)
-        if most <= 0:
-            return Pending.MORE
-        event: Event | None = None
-        try:
-            for event in self._connection.events():
-                work = session.handle_at_once(event)
-                if not work:
-                    taken += self._connection.frame_size // _BYTES_A_MESSAGE
-                    return event
-                if isinstance(event, Request):
-                    taken += self._connection.frame_size // _BYTES_A_MESSAGE
-                taken += work
-                if taken >= most:
-                    break
-            session.flush()
-        except ConnectionFault as fault:
-            self.fail(fault)
-        finally:
-            self._rounds.units -= taken
-            if event is not None:
-                self._kind = _name_of(event)
-        if self._connection.state is State.CLOSED:
-            raise Ended
-        if self._outbox.is_full or not session.has_room():
-            return Pending.HELD
-        return Pending.MORE if taken >= most else Pending.NEED_DATA
-
-    async def carry_out(self, command: Event) -> None:
-        """Carry out a request that needs waiting, or the rest of messages."""
-        session = self._open_session
-        try:
-            if isinstance(command, Request) and isinstance(command.performative, p.Close):
-                if not self._has_closed:
-                    await self._close(session)
-            else:
-                await session.handle(command)
-        except ConnectionFault as fault:
-            self.fail(fault)
-        if self._connection.state is State.CLOSED:
-            raise Ended
-        await session.room()
-        await self._outbox.room()
-
-    async def released(self) -> None:
-        """Return when streams and peer have room."""
-        await self._open_session.room()
-        await self._outbox.room()
-
-    @property
-    def _open_session(self) -> Session:
-        assert self._session is not None  # noqa: S101 - nothing is carried out before
-        return self._session
-
-    async def _close(self, session: Session) -> None:
-        """The client closes: it gets what is due to it, and the answer."""
-        session.flush()
-        with trio.move_on_after(CLOSE_SECONDS):
-            await session.settled()
-        session.close()
-        self._outbox.put(frame(0, p.Close()))
-        with trio.move_on_after(CLOSE_SECONDS):
-            await self._outbox.emptied()
-        # Closing with unread input would destroy the answer before the client reads it.
-        await self._duplex.linger()
-
-    def fail(self, fault: ConnectionFault) -> None:
-        """Close the connection because of a fault; what was published before it is stored."""
-        if self._session is not None and self._connection.is_open:
-            self._session.flush()
-        if not self._connection.is_open:
-            return
-        if self._session is not None:
-            self._session.close()
-        logger.info("%s: %s", self._transport.peer, fault)
-        self._has_closed = True
-        self._outbox.put(self._connection.close(fault))
-
-    def _cannot_read(self, stream: Stream) -> None:
-        self._open_session.stream_is_gone(stream)
-
-    async def _check(self) -> None:
-        """End a connection that does not answer a close."""
-        is_closing = False
-        while not is_closing:
-            is_closing = not self._connection.is_open
-            await trio.sleep(CHECK_SECONDS)
-        logger.info("%s: ended by the server", self._transport.peer)
-        raise Ended
-
-    async def _tell(self, reason: str) -> None:
-        """Say why, and wait for the answer."""
-        connection = self._connection
-        if connection.is_open:
-            text = f'Connection forced: "{reason}"'
-            self._outbox.put(connection.close(ConnectionFault(Condition.INTERNAL_ERROR, text)))
-        with trio.move_on_after(LINGER_SECONDS):
-            while connection.state is not State.CLOSED:
-                await self._receive()
-                for _ in connection.events():
-                    pass
-        await self._outbox.emptied()
-        self._transport.end_sending()
-
-
-def _name_of(event: Event) -> str:
-    return type(event.performative if isinstance(event, Request) else event).__name__
-
-
-def make_connection(transport: Transport, services: Services, received: bytes) -> Amqp10Connection:
-    """A connection that waits for `run`; some of its bytes were read already."""
-    config = services.config
-    login = Login(services.authenticator(transport), services.broker, config.heartbeat)
-    return Amqp10Connection(transport, login, services, received)
+    def _forced(self, reason: str) -> ConnectionFault:
+        return ConnectionFault(Condition.INTERNAL_ERROR, f'Connection forced: "{reason}"')

@@ -36,6 +36,9 @@ class Session:
         self._who = who
         self._end = end
         self._traffic = context.traffic
+        publishing = context.publishing
+        self.flush, self.settled = publishing.flush, publishing.settled
+        self.has_room = publishing.has_room
         self._unacked = Unacked(self._check_consumers, context.traffic)
         self._sessions: dict[WireSession, Links] = {}
         self._taken = 0  # messages of the event that has begun
@@ -200,18 +203,6 @@ class Session:
             found, rest = links.sending.settle(rest, disposition.last)
             count += found
         self._settled(links, disposition, count)
-
-    def flush(self) -> None:
-        """Give streams what was published so far."""
-        self._context.publishing.flush()
-
-    async def settled(self) -> None:
-        """Return when what was published is stored, or cannot be for now."""
-        await self._context.publishing.settled()
-
-    def has_room(self) -> bool:
-        """Whether `room` would return at once."""
-        return self._context.publishing.has_room()
 
     async def room(self) -> None:
         """Return when the streams that were written to can take more."""

@@ -5,7 +5,7 @@ of life, are in net/duplex.py. Whatever goes wrong on a connection ends it and n
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -66,6 +66,7 @@ class StreamConnection(BaseConnection):
     """
 
     protocol = STREAM_PROTOCOL
+    _connection: Connection
 
     def __init__(
         self,
@@ -90,12 +91,11 @@ class StreamConnection(BaseConnection):
             traffic,
         )
         self._session: Session | None = None
-        self._kind: type[object] = type(None)
         # Received after requests that are carried out.
         self._ahead: c.ClientCommand | RemoteProtocolError | None = None
 
     def _forget(self) -> None:
-        self._connection.forget()
+        super()._forget()
         self._ahead = None
 
     # -- login
@@ -166,21 +166,6 @@ class StreamConnection(BaseConnection):
         raise Ended
 
     # -- see command_loop.Commands
-
-    @property
-    def receive_data(self) -> Callable[[bytes], None]:
-        """Takes what has arrived."""
-        return self._connection.receive_data
-
-    @property
-    def frame_size(self) -> int:
-        """Bytes of the request that was found last."""
-        return self._connection.frame_size
-
-    @property
-    def command_name(self) -> str:
-        """What was found last."""
-        return self._kind.__name__
 
     def do_at_once(self) -> c.ClientCommand | Creates | Pending:
         """Carry out what has been received, up to a command that needs waiting."""

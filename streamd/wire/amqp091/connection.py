@@ -133,6 +133,11 @@ class Connection:
         """Both ends have agreed, and none has closed it."""
         return self.state is State.OPEN
 
+    @property
+    def is_closed(self) -> bool:
+        """Both ends have closed it."""
+        return self.state is State.CLOSED
+
     # -- what the server does
 
     def tune(self, answer: m.ConnectionTuneOk) -> None:

@@ -117,6 +117,11 @@ class Connection:
         """Both ends have opened it, and none has closed it."""
         return self.state is State.OPEN
 
+    @property
+    def is_closed(self) -> bool:
+        """Both ends have closed it."""
+        return self.state is State.CLOSED
+
     # -- what the server does
 
     def authenticated(self) -> None:
@@ -128,7 +133,7 @@ class Connection:
         self.frame_max = FRAME_MAX
 
     def close(self, fault: ConnectionFault | None = None) -> bytes:
-        """The frame that closes the connection; only the answer comes out from now on."""
+        """The frame that closes the connection; nothing comes out from now on."""
         self.state = State.CLOSING
         self.sessions.clear()
         return frame(0, p.Close(error_of(fault)))
@@ -208,7 +213,7 @@ class Connection:
             else:
                 self._position, self.frame_size = end, end - begin
                 yield from self._take(kind, channel, self._buffer[begin:end])
-        yield from self._last_events()
+        self._skip_to_close()
 
     def _whole_frame(self) -> tuple[int, int, int, int] | None:
         """Type, channel, begin and end of the body of the next frame; None if it is not there."""
@@ -368,7 +373,7 @@ class Connection:
             raise ConnectionFault(Condition.NOT_ALLOWED, text)
         self.sessions[channel] = Session(channel, begin)
 
-    def _last_events(self) -> Iterator[Event]:
+    def _skip_to_close(self) -> None:
         """Whatever the client says, or breaks, when we have closed is too late, but its Close."""
         while self.state is State.CLOSING:
             buffer, start = self._buffer, self._position
@@ -388,7 +393,6 @@ class Connection:
                     close, _ = decode_composite(buffer[start + 4 * words : end])
                     if isinstance(close, p.Close):
                         self.state = State.CLOSED
-                        yield Request(0, close)
 
 
 def error_of(fault: Fault | None) -> p.Error | None:
