@@ -31,7 +31,12 @@ from streamd.connections import message_delivery as consumers, unacked
 from streamd.connections.amqp091 import consumer_methods
 from streamd.connections.amqp091.channel import Channel
 from streamd.connections.amqp091.channel_publisher import ChannelPublisher
-from streamd.connections.amqp10 import attaching, management_link, publisher
+from streamd.connections.amqp10 import (
+    attaching,
+    management_link,
+    publisher,
+    publishing as publishing10,
+)
 from streamd.connections.stream import finding
 from streamd.console import (
     downloads,
@@ -566,6 +571,10 @@ LIMITS = {
     "frame over AMQP 1.0 that has no message": f"{amqp10.MAX_PERFORMATIVE_BYTES >> 10} KiB",
     "annotations of a message over AMQP 1.0": f"{messages10.MAX_ANNOTATIONS_BYTES >> 10} KiB",
     "properties of a message over AMQP 1.0": f"{messages10.MAX_PROPERTIES_BYTES >> 10} KiB",
+    "properties of a message over AMQP 1.0 to an exchange that looks at them": (
+        f"{publishing10.MAX_READ_BYTES >> 10} KiB"
+    ),
+    "request to the management node": f"{management_link.MAX_REQUEST_BYTES >> 10} KiB",
     "sections of a message": stored_messages.MAX_SECTIONS,
     "routing keys in `x-cc`": stored_messages.MAX_KEYS,
     "sessions of a connection": amqp10.CHANNEL_MAX + 1,

@@ -24,14 +24,20 @@ from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest, StoredFile, StoredSegment, encode_manifest
 from streamd.broker.declared.standing_selectors import StandingSelector
 from streamd.broker.tier import index_files
+from streamd.connections.amqp10 import delivery as delivery10
 from streamd.operations.names import stream_folder
 from streamd.operations.routing import NO_HEADERS, Binding, ExchangeRow
 from streamd.operations.tier_reports import MOST_TOLD, Fault, Orphan
 from streamd.wire.amqp091 import methods as m
-from streamd.wire.amqp091.codec import method_frame
+from streamd.wire.amqp091.codec import (
+    HEARTBEAT_FRAME as HEARTBEAT,
+    FrameType,
+    encode_frame,
+    method_frame,
+)
 from streamd.wire.amqp091.values import Field
 from streamd.wire.amqp10 import performatives as p
-from streamd.wire.amqp10.codec import frame as frame10
+from streamd.wire.amqp10.codec import HEARTBEAT_FRAME, frame as frame10
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import MAX_ITEMS, CommandVersions, OffsetSpecification, Pair
 from streamd.wire.stream.publish import encode_sub_batch
@@ -44,6 +50,7 @@ from tests.broker.tier.support import (
     tier_of,
     tiered,
 )
+from tests.connections.amqp10.test_link_pairs import attach_pair
 from tests.support import amqp10
 from tests.support.amqp import STREAM, AmqpPeer, connect, declare, fields, open_peer
 from tests.support.fake_store import FakeStore
@@ -316,6 +323,13 @@ def messages(peer: AmqpPeer, count: int, number: int, exchange: str = "") -> byt
     return b"".join(peer.message("s", b"x", exchange, headers=table) for table in tables)
 
 
+def in_parts(peer: AmqpPeer, size: int) -> bytes:
+    """A message, each byte of its body in a frame."""
+    whole = peer.message("s", bytes(size))
+    body = encode_frame(FrameType.BODY, 1, b"x")
+    return whole[: whole.index(encode_frame(FrameType.BODY, 1, bytes(size))[:7])] + body * size
+
+
 def sections(peer: AmqpPeer, count: int) -> bytes:
     return peer.message("s", SECTION * count, type="amqp-1.0")
 
@@ -330,6 +344,8 @@ CONTENTS: dict[str, Callable[[AmqpPeer], bytes]] = {
     "sections": lambda peer: sections(peer, 500_000),
     "messages of sections": lambda peer: sections(peer, 1_000) * 80,
     "an ack": lambda _: method_frame(1, m.BasicAck(0, True)),
+    "signs of life": lambda _: HEARTBEAT * 50_000,
+    "small parts of a message": lambda peer: in_parts(peer, 50_000),
 }
 
 
@@ -425,7 +441,8 @@ async def test_what_is_in_a_stored_message_over_amqp10(
 # -- AMQP 1.0
 
 ENTRIES = [part for n in range(3_000) for part in (encode_symbol(f"x-{n}"), b"\x40")]
-PROPERTIES = section(0x74, encode_map(NOTHINGS * 40_000)) + SECTION
+KEYS10 = encode_list([b"\x40"] * 20_000)  # none is a routing key
+PROPERTIES = section(0x74, encode_map(NOTHINGS * 10_900)) + SECTION
 
 
 def attach10(**more: Any) -> bytes:
@@ -434,12 +451,16 @@ def attach10(**more: Any) -> bytes:
 
 
 AMQP10_CONTENTS: dict[str, Callable[[amqp10.Amqp10Peer], bytes]] = {
-    "nulls in a map": lambda _: attach10(properties={"x": [None] * 32_000}),
+    "nulls in a map": lambda _: attach10(properties={"x": [None] * 20_000}),
     "a filter": lambda _: attach10(
-        role=p.RECEIVER, source=p.Source("/queues/s", filter=Opaque(encode_map(ENTRIES)))
+        role=p.RECEIVER, source=p.Source("/queues/s", filter=Opaque(encode_map(ENTRIES[:4_400])))
     ),
     "annotations": lambda peer: b"".join(
         peer.transfer(section(0x72, encode_map(ENTRIES)) + SECTION) for _ in range(40)
+    ),
+    "annotations that are refused": lambda peer: b"".join(
+        peer.transfer(section(0x72, encode_map([encode_symbol("x-cc"), KEYS10])) + SECTION)
+        for _ in range(40)
     ),
     "properties for a headers exchange": lambda peer: b"".join(
         peer.transfer(PROPERTIES, 1) for _ in range(10)
@@ -450,7 +471,35 @@ AMQP10_CONTENTS: dict[str, Callable[[amqp10.Amqp10Peer], bytes]] = {
     "links": lambda _: (attach10() + frame10(0, p.Detach(9))) * 2_000,
     "sessions": lambda _: (frame10(5, p.Begin(None, 0, 1, 1)) + frame10(5, p.End())) * 2_000,
     "parts of a message": lambda peer: peer.transfer(b"x", more=True) * 399,
+    "signs of life": lambda _: HEARTBEAT_FRAME * 50_000,
+    "a session that is not there": lambda _: frame10(7, p.Flow(0, 1, 0, 1)) * 30_000,
+    "links that are not there": lambda _: frame10(0, p.Detach(200)) * 50_000,
 }
+
+
+REQUESTS10 = {
+    "one value": section(0x77, encode_list([b"\x40"] * 16_000)),
+    "sections": section(0x77, b"\x40") * 4_000,
+    "too many": section(0x77, encode_list([b"\x40"] * 300_000)),
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS10)
+async def test_what_is_in_a_request_over_amqp10(
+    server: Harness, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    peer = await amqp10.open_peer(server)
+    await attach_pair(peer)
+    await trio.sleep(1)
+    raw = REQUESTS10[what]
+    parts = [raw[at : at + 100_000] for at in range(0, len(raw), 100_000)]
+    data = peer.transfer(parts[0], settled=True, more=True)
+    data += b"".join(frame10(0, p.Transfer(0, more=True), part) for part in parts[1:])
+    data += frame10(0, p.Transfer(0))
+    with watchdog(monkeypatch) as dog:
+        await peer.send_bytes(data)
+        await trio.sleep(1)
+    judge({what: (dog.longest, dog.where)})
 
 
 @pytest.mark.parametrize("what", AMQP10_CONTENTS)
@@ -463,10 +512,50 @@ async def test_what_is_in_a_frame_of_amqp10(
     for handle in range(2, 9):
         await peer.consume(0, handle=handle)
     data = AMQP10_CONTENTS[what](peer)
+    await trio.sleep(1)  # nothing is looked at for a moment after an attach
     with watchdog(monkeypatch) as dog:
         await peer.send_bytes(data)
-        await wait_all_tasks_blocked()
+        await trio.sleep(30)  # nor after those in `data`
     judge({what: (dog.longest, dog.where)})
+
+
+async def test_links_that_go_while_much_is_not_settled(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would look through all that the session has not settled."""
+    publisher = await server.peer()
+    await publisher.declare("s")
+    for at in range(0, 20_000, 10_000):
+        await publisher.store([b"x"] * 10_000, first_id=1 + at)
+    peer = await amqp10.open_peer(server)
+    for handle in range(1, 101):
+        await peer.attach_receiver(handle=handle)
+    await peer.credit(20_000, window=1_000_000)
+    await peer.deliveries(20_000)
+    with watchdog(monkeypatch) as dog:
+        await peer.send(*[p.Detach(handle, True) for handle in range(2, 101)])
+        await trio.sleep(1)
+    judge({"detaches": (dog.longest, dog.where)})
+
+
+async def test_flows_while_too_much_waits_for_windows(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would look at all links of the connection, which are in other sessions."""
+    monkeypatch.setattr(delivery10, "HELD_BYTES", 500)
+    peer = await amqp10.open_peer(server, max_frame_size=512)
+    await peer.store(Message(b"x" * 1_200))
+    await peer.attach_receiver()
+    await peer.credit(1, window=1)
+    assert (await peer.find(p.Transfer)).more
+    await peer.begin(1)
+    for handle in range(200):
+        await peer.attach_receiver(handle=handle, channel=1)
+    await trio.sleep(1)
+    with watchdog(monkeypatch) as dog:
+        await peer.send(*[p.Flow(1, 0, 0, 1)] * 500)
+        await trio.sleep(1)
+    judge({"flows": (dog.longest, dog.where)})
 
 
 async def test_a_message_for_many_streams_reaches_all_of_them(tmp_path: Path) -> None:

@@ -46,8 +46,11 @@ class AmqpFrames(Received, Protocol[Event_co]):
     def has_greeted(self) -> bool:
         """Whether the client has sent the header that it has to."""
 
-    def events(self) -> Iterator[Event_co]:
-        """The events in the bytes so far. If left early, the next call gives the rest."""
+    def events(self) -> Iterator[Event_co | None]:
+        """The events in the bytes so far. If left early, the next call gives the rest.
+
+        A frame that asks for nothing gives None: to find that out was work, too.
+        """
 
     def close(self, fault: Any) -> bytes:  # noqa: ANN401 - of its own protocol
         """The frame that closes the connection."""
@@ -109,9 +112,12 @@ class AmqpConnection(BaseConnection, Generic[Event, Session, Consumer]):
             await self._receive()
 
     async def _next_event(self) -> Event:
-        while (event := next(self._connection.events(), None)) is None:
+        while True:
+            for event in self._connection.events():
+                if event is not None:
+                    return event
+                await next_turn()  # nobody has to have a login for this
             await self._receive()
-        return event
 
     async def _receive(self) -> None:
         data = await self._duplex.receive()
@@ -138,11 +144,12 @@ class AmqpConnection(BaseConnection, Generic[Event, Session, Consumer]):
             return Pending.MORE
         event: Event | None = None
         try:
-            for event in self._connection.events():
-                work = self._do(session, event)
-                if not work:
+            for found in self._connection.events():
+                event = event if found is None else found
+                work = 1 if found is None else self._do(session, found)
+                if not work and found is not None:
                     taken += self._connection.frame_size // BYTES_A_MESSAGE
-                    return event
+                    return found
                 taken += work
                 if taken >= most:
                     break
@@ -248,7 +255,10 @@ class AmqpConnection(BaseConnection, Generic[Event, Session, Consumer]):
             while not connection.is_closed:
                 await self._receive()
                 for event in connection.events():
-                    self._take_late(event)
+                    if event is None:
+                        await next_turn()
+                    else:
+                        self._take_late(event)
         await self._outbox.emptied()
         self._transport.end_sending()
 

@@ -146,7 +146,8 @@ def _amqp_events(pieces: list[bytes]) -> list[Any]:
             for event in connection.events():
                 if isinstance(event, amqp.Request):
                     _check_method(event.method)
-                found.append(event)
+                if event is not None:
+                    found.append(event)
     except ConnectionFault as fault:
         found += [fault.code, fault.method]
     return found
@@ -217,9 +218,11 @@ def _amqp10_events(pieces: list[bytes]) -> list[Any]:
     return found
 
 
-def _told(connection: amqp10.Connection, event: amqp10.Event) -> list[Any]:
+def _told(connection: amqp10.Connection, event: amqp10.Event | None) -> list[Any]:
     """An event, and what the server does after it."""
     match event:
+        case None:
+            return []
         case amqp10.Messages(session, _, arrived):
             for message in arrived:
                 _check_message(message.raw)
@@ -259,7 +262,8 @@ def _check_message(raw: bytes) -> None:
 
 
 def _deliver10(raw: bytes) -> bytes:
-    (whole,) = TransferWriter(0, 0, "q", 1 << 30, is_settled=False).frames(0, 41, raw)
+    whole = TransferWriter(0, 0, "q", 1 << 30, is_settled=False).write(0, 41, raw)
+    assert isinstance(whole, bytes)
     transfer, end = decode_composite(whole[8:])
     if not isinstance(transfer, p.Transfer) or int.from_bytes(whole[:4], "big") != len(whole):
         raise Broken("a delivery is not framed")

@@ -25,6 +25,7 @@ from streamd.connections.amqp10.delivery import LinkConsumer, OutgoingSession
 from streamd.connections.amqp10.faults import fault_of, not_implemented
 from streamd.connections.amqp10.management_link import (
     MAX_PAIRS,
+    MAX_REQUEST_BYTES,
     ManagementPair,
     check_half,
     is_management,
@@ -56,7 +57,7 @@ class Links:
     """The links of one session.
 
     Attributes:
-        publishers, consumers: by handle.
+        publishers, consumers: by link: another one may have the same handle later.
         sending: what it sends.
     """
 
@@ -64,8 +65,8 @@ class Links:
         self._context = context
         self.session = session
         self.sending = OutgoingSession(session, context.deliveries, unacked)
-        self.publishers: dict[int, PublisherLink] = {}
-        self.consumers: dict[int, LinkConsumer] = {}
+        self.publishers: dict[Link, PublisherLink] = {}
+        self.consumers: dict[Link, LinkConsumer] = {}
         self._pairs: dict[str, ManagementPair] = {}
 
     # -- attaching
@@ -125,7 +126,7 @@ class Links:
             self._detach_publisher,
             self._context.traffic,
         )
-        self.publishers[link.handle] = publisher
+        self.publishers[link] = publisher
         self._send(
             attach._replace(
                 role=p.RECEIVER,
@@ -155,7 +156,7 @@ class Links:
                 return  # it has ended meanwhile: nobody would close the consumer
             context.require_read(name)  # it may have gone meanwhile
             consumer, filters = self._open(link, source, stream)
-        self.consumers[link.handle] = consumer
+        self.consumers[link] = consumer
         mode = p.SETTLED if consumer.is_settled else p.UNSETTLED
         in_effect = map_of(filters.in_effect) if source.filter is not None else None
         self._send(
@@ -210,6 +211,8 @@ class Links:
         check_half(attach)
         context = self._context
         pair = self._pairs.get(link.name)
+        if link.is_incoming:
+            link.max_message_bytes = MAX_REQUEST_BYTES
         if pair is None:
             if len(self._pairs) >= MAX_PAIRS:
                 text = f"the session has {MAX_PAIRS} link pairs, the most there can be"
@@ -223,7 +226,7 @@ class Links:
                 role=not attach.role,
                 rcv_settle_mode=p.FIRST,
                 initial_delivery_count=None if link.is_incoming else 0,
-                max_message_size=MAX_MESSAGE_BYTES,
+                max_message_size=link.max_message_bytes,
             )
         )
         pair.grant()
@@ -233,8 +236,16 @@ class Links:
         pair = self._pairs.get(link.name)
         return pair if pair is not None and link in (pair.incoming, pair.outgoing) else None
 
+    def refill(self, link: Link) -> bytes:
+        """Transfers have come on a link: what lets more come there, and on the others."""
+        publisher, session = self.publishers.get(link), self.session
+        granted = b"" if publisher is None else publisher.grant()
+        if granted or not session.needs_window:
+            return granted
+        return frame(session.channel, session.flow())
+
     def window_opened(self) -> None:
-        """The client may take more transfers."""
+        """More transfers may be sent."""
         self.sending.opened()
         for pair in self._pairs.values():
             pair.grant()
@@ -263,18 +274,18 @@ class Links:
 
     def forget(self, link: Link) -> None:
         """A link is gone: give back what it has."""
-        publisher = self.publishers.get(link.handle)
-        if publisher is not None and publisher.link is link:
-            del self.publishers[link.handle]
+        publisher = self.publishers.pop(link, None)
+        if publisher is not None:
             publisher.close()
-        consumer = self.consumers.get(link.handle)
-        if consumer is not None and consumer.link is link:
-            del self.consumers[link.handle]
+        consumer = self.consumers.pop(link, None)
+        if consumer is not None:
             consumer.close()
-            self.sending.forget((consumer,))
+            self.sending.forget(consumer)
         pair = self.pair(link)
         if pair is not None and pair.detach(link):
             del self._pairs[link.name]
+        if self.sending.drop(link):
+            self.window_opened()
 
     def stream_is_gone(self, stream: Stream) -> None:
         """A stream was deleted, or cannot be read any more: its links end."""

@@ -16,7 +16,7 @@ from streamd.connections.amqp10.login import Login, outcome_of
 from streamd.connections.amqp10.management import Management
 from streamd.connections.amqp10.publishing import Publishing
 from streamd.connections.amqp10.session import Session
-from streamd.connections.amqp_connection import BYTES_A_MESSAGE, AmqpConnection
+from streamd.connections.amqp_connection import AmqpConnection
 from streamd.connections.command_loop import CommandLoop
 from streamd.connections.declaring import Declaring
 from streamd.connections.services import Services
@@ -39,6 +39,7 @@ from streamd.wire.amqp10.errors import Condition, ConnectionFault
 logger = logging.getLogger(__name__)
 
 _SIGNS = 3  # of life, in the time that a client waits for one
+_BYTES_A_MESSAGE = 16  # of a performative, that take as long to read as a message
 
 
 class Amqp10Connection(AmqpConnection[Event, Session, LinkConsumer]):
@@ -155,7 +156,7 @@ class Amqp10Connection(AmqpConnection[Event, Session, LinkConsumer]):
     def _do(self, session: Session, event: Event) -> int:
         work = session.handle_at_once(event)
         if work and isinstance(event, Request):
-            work += self._connection.frame_size // BYTES_A_MESSAGE
+            work += self._connection.frame_size // _BYTES_A_MESSAGE
         return work
 
     def _kind_of(self, event: Event) -> type[object]:

@@ -2,14 +2,15 @@
 
 How messages are read and chosen is in message_delivery.py. A link sends as far as its credit goes,
 and its session as far as the window of the client goes: of a message that takes more transfers than
-that, those that are left wait in the session, and nothing else is sent there before.
+that, the rest waits in the session, and nothing else is sent there before. What waits belongs to
+its link, and goes with it.
 
 Draining (drain=true in a flow): the client wants to know when there is no more. What is there is
 sent, then a flow takes the rest of the credit back.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 
 from streamd.broker.streams.stream import Stream
 from streamd.broker.traffic import ProtocolTraffic
@@ -26,7 +27,7 @@ from streamd.connections.watch import Watch
 from streamd.net.outbox import Outbox
 from streamd.wire.amqp10 import performatives as p
 from streamd.wire.amqp10.codec import frame
-from streamd.wire.amqp10.deliver import TransferWriter
+from streamd.wire.amqp10.deliver import Pieces, TransferWriter
 from streamd.wire.amqp10.errors import Condition, SessionFault
 from streamd.wire.amqp10.session import Link, Session, serial_gap
 
@@ -44,7 +45,7 @@ class OutgoingSession:
         self._deliveries = deliveries
         self._outbox = deliveries.outbox
         self._unsettled: dict[int, LinkConsumer] = {}
-        self._waiting: list[bytes] = []
+        self._waiting: deque[tuple[Link, Pieces]] = deque()
 
     @property
     def has_waiting(self) -> bool:
@@ -61,23 +62,32 @@ class OutgoingSession:
         """Messages that the client has not settled."""
         return len(self._unsettled)
 
-    def allowed(self, frames: list[bytes]) -> list[bytes]:
-        """Those of these transfers that may be sent now; the others wait."""
-        now = max(0, min(self.session.outgoing, len(frames)))
-        self._wait(frames[now:])
-        self.session.sent(now)
-        return frames[:now]
+    def waits_for(self, link: Link) -> bool:
+        """Something of this link waits."""
+        return any(one is link for one, _ in self._waiting)
 
-    def _wait(self, frames: list[bytes]) -> None:
-        self._waiting += frames
-        self._deliveries.waiting += sum(map(len, frames))
+    def begin(self, link: Link, message: Pieces, put: Callable[[bytes], None]) -> None:
+        """Put what may be sent now of a message; the rest waits, behind what does already."""
+        self._waiting.append((link, message))
+        self._deliveries.waits(message.size)
+        self._go_on(put)
 
-    def _take_waiting(self) -> list[bytes]:
-        waiting, self._waiting = self._waiting, []
-        self._deliveries.waiting -= sum(map(len, waiting))
-        return waiting
+    def _go_on(self, put: Callable[[bytes], None]) -> None:
+        """Put what may be sent now of all that waits."""
+        session, waiting = self.session, self._waiting
+        size = 0
+        while waiting and session.outgoing > 0:
+            _, message = waiting[0]
+            size += message.size
+            data, count = message.take(session.outgoing)
+            size -= message.size
+            session.sent(count)
+            put(data)
+            if not message.size:
+                waiting.popleft()
+        self._deliveries.waits(-size)
 
-    def send(self, frames: list[bytes]) -> None:
+    def send(self, link: Link, answer: Pieces) -> None:
         """Send what is no delivery of a stream, as soon as it may be.
 
         Raises:
@@ -86,25 +96,19 @@ class OutgoingSession:
         if self._deliveries.is_full:
             text = f"more than {HELD_BYTES:,} bytes wait for windows to open"
             raise SessionFault(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        if self._waiting:
-            self._wait(frames)
-        else:
-            self._put(frames)
+        self.begin(link, answer, self._outbox.put)
 
     def opened(self) -> None:
         """The client's window may have opened."""
-        self._put(self._take_waiting())
-
-    def _put(self, frames: list[bytes]) -> None:
-        now = self.allowed(frames)
-        if now:
-            self._outbox.put(b"".join(now))
+        self._go_on(self._outbox.put)
 
     # -- settling
 
     def delivered(self, consumer: "LinkConsumer", first: int, count: int) -> None:
         """The client has to settle so many messages."""
-        self._unsettled.update(dict.fromkeys(_ids(first, count), consumer))
+        ids = _ids(first, count)
+        self._unsettled.update(dict.fromkeys(ids, consumer))
+        consumer.unsettled.update(ids)
         self.unacked.count += count
 
     def settle(self, first: int, last: int) -> tuple[int, int | None]:
@@ -122,26 +126,36 @@ class OutgoingSession:
             span = min(serial_gap(first, last), serial_gap(first, newest & p.MAX_UINT)) + 1
         count = min(span, MOST_SETTLED)
         known = [number for number in _ids(first & p.MAX_UINT, count) if number in unsettled]
-        shares = Counter(map(unsettled.pop, known))
-        for consumer, count in shares.items():
+        owners = list(map(unsettled.pop, known))
+        for number, consumer in zip(known, owners, strict=True):
+            consumer.unsettled.remove(number)
+        for consumer, count in Counter(owners).items():
             consumer.stream.traffic.messages_acknowledged += count
         self.unacked.traffic.messages_acknowledged += len(known)
         self.unacked.settled(len(known))
         return len(known), (first + count) & p.MAX_UINT if span > count else None
 
-    def forget(self, consumers: Iterable["LinkConsumer"]) -> None:
-        """These links are gone: nobody waits for their messages to be settled."""
-        gone = set(consumers)
-        left = {n: consumer for n, consumer in self._unsettled.items() if consumer not in gone}
-        count = len(self._unsettled) - len(left)
-        self._unsettled = left
-        self.unacked.settled(count)
+    def forget(self, consumer: "LinkConsumer") -> None:
+        """Its link is gone: nobody waits for its messages to be settled."""
+        for number in consumer.unsettled:
+            del self._unsettled[number]
+        self.unacked.settled(len(consumer.unsettled))
+
+    def drop(self, link: Link) -> bool:
+        """A link is gone: what waits of it is never sent. Whether that was something."""
+        gone = [item for item in self._waiting if item[0] is link]
+        if gone:
+            self._waiting = deque(item for item in self._waiting if item[0] is not link)
+            self._deliveries.waits(-sum(message.size for _, message in gone))
+        return bool(gone)
 
     def close(self) -> None:
         """The session has ended."""
         count = len(self._unsettled)
         self._unsettled.clear()
-        self._take_waiting()
+        size = sum(message.size for _, message in self._waiting)
+        self._waiting.clear()
+        self._deliveries.waits(-size)
         self.unacked.settled(count)
 
 
@@ -156,6 +170,7 @@ class LinkConsumer(MessageConsumer):
 
     Attributes:
         credit: messages that its client wants still.
+        unsettled: delivery ids of those that it has to settle.
     """
 
     def __init__(
@@ -171,6 +186,7 @@ class LinkConsumer(MessageConsumer):
         self.link = link
         self.sending = sending
         self.is_settled = link.snd_settle_mode == p.SETTLED
+        self.unsettled: set[int] = set()
         self._outbox = deliveries.outbox
         self._is_draining = False
         self.writer = TransferWriter(
@@ -190,6 +206,7 @@ class LinkConsumer(MessageConsumer):
         """See MessageConsumer."""
         if not self.is_closed and self._group is not None:
             self.stream.standing.remove_user(self._group, self._selector_has_changed)
+        self._is_draining = False
         super().close()
 
     @property
@@ -230,7 +247,10 @@ class LinkConsumer(MessageConsumer):
     def check(self) -> None:
         """See QueuedConsumer; who drains is told when there is no more."""
         super().check()
-        if self._is_draining and (self.is_waiting or not self.link.credit):
+        if not self._is_draining or self.sending.waits_for(self.link):
+            return
+        is_at_end = self.is_at_end and not self._is_reading  # to know it takes no window
+        if is_at_end or not self.link.credit:
             self._is_draining = False
             self.stop_waiting()
             self.link.drain()
@@ -247,7 +267,7 @@ class Deliveries(MessageDeliveries[LinkConsumer]):
     """The links of one connection that read; see MessageDeliveries.
 
     Attributes:
-        waiting: bytes of transfers that wait for windows, of all sessions.
+        waiting: bytes of messages that wait for windows, of all sessions.
     """
 
     def __init__(
@@ -265,8 +285,16 @@ class Deliveries(MessageDeliveries[LinkConsumer]):
 
     @property
     def is_full(self) -> bool:
-        """So much waits for windows that nothing more is cut into transfers."""
+        """So much waits for windows that nothing more is begun."""
         return self.waiting > HELD_BYTES
+
+    def waits(self, size: int) -> None:
+        """So many bytes more wait for windows, or fewer: then all sessions may send again."""
+        was_full = self.is_full
+        self.waiting += size
+        if was_full and not self.is_full:
+            for consumer in list(self._all):
+                consumer.check()
 
     def add(
         self,
@@ -289,21 +317,30 @@ class Deliveries(MessageDeliveries[LinkConsumer]):
 
     def _frames(self, consumer: LinkConsumer) -> list[bytes]:
         """See MessageDeliveries."""
-        sending, write = consumer.sending, consumer.writer.frames
+        sending, write = consumer.sending, consumer.writer.write
+        session = sending.session
         frames: list[bytes] = []
-        left, count, room = TURN_BYTES, 0, sending.session.outgoing
-        first = sending.session.next_delivery_id
+        large: Pieces | None = None
+        left, first = TURN_BYTES, session.next_delivery_id
         for delivery_id, (offset, raw) in enumerate(consumer.sendable(), first):
-            parts = write(delivery_id & p.MAX_UINT, offset, raw)
-            frames += parts
-            count += 1
-            left -= sum(map(len, parts))
-            if left <= 0 or len(frames) >= room:
+            found = write(delivery_id & p.MAX_UINT, offset, raw)
+            if isinstance(found, Pieces):
+                large = found  # the last of this turn: it may not go as a whole
                 break
+            frames.append(found)
+            left -= len(found)
+            if left <= 0:
+                break
+        count, size = len(frames), sum(map(len, frames))
+        session.sent(count)
+        if large is not None:
+            count, size = count + 1, size + large.size
         if not count:
             return []
-        sending.session.deliver(count)
+        session.deliver(count)
         if not consumer.is_settled:
             sending.delivered(consumer, first, count)
-        self._count(consumer, count, sum(map(len, frames)))
-        return sending.allowed(frames)
+        self._count(consumer, count, size)
+        if large is not None:
+            sending.begin(consumer.link, large, frames.append)
+        return frames

@@ -13,12 +13,13 @@ from streamd.connections.amqp10.management import Management
 from streamd.net.outbox import Outbox
 from streamd.wire.amqp10 import performatives as p
 from streamd.wire.amqp10.codec import frame
-from streamd.wire.amqp10.deliver import transfer_frames
+from streamd.wire.amqp10.deliver import pieces_of
 from streamd.wire.amqp10.errors import Condition, LinkFault, SessionFault
 from streamd.wire.amqp10.session import Arrived, Link
 
 CREDIT = 8  # requests, as RabbitMQ grants it; again when half of it is used
 MAX_PAIRS = 64  # of a session
+MAX_REQUEST_BYTES = 16 << 10  # each value in it costs
 
 
 def is_management(attach: p.Attach) -> bool:
@@ -107,7 +108,7 @@ class ManagementPair:
         sending = self._sending
         transfer = p.Transfer(link.handle, sending.session.deliver(1), b"", 0, True)
         channel, most = sending.session.channel, self._frame_max
-        sending.send(transfer_frames(channel, transfer, answer, most))
+        sending.send(link, pieces_of(channel, transfer, answer, most))
 
     def _ready(self, request: Arrived) -> Link:
         link = self.outgoing

@@ -11,6 +11,7 @@ from streamd.operations.connections import PublisherFacts
 from streamd.operations.errors import Reason
 from streamd.wire.amqp10 import performatives as p
 from streamd.wire.amqp10.codec import encode_composite, frame
+from streamd.wire.amqp10.connection import error_of
 from streamd.wire.amqp10.errors import Condition, Fault, LinkFault
 from streamd.wire.amqp10.outcomes import ACCEPTED, RELEASED, settled_frames
 from streamd.wire.amqp10.session import Link, Session
@@ -50,7 +51,8 @@ class PublisherLink:
         self._detach = detach
         self._traffic = traffic
         self._open: dict[int, int] = {}  # by delivery id, streams that have to store it
-        self._is_closed = self._is_blocked = False
+        self._stored: set[int] = set()  # of these, what one of several streams has stored
+        self._is_closed = False
         traffic.publishers += 1
 
     def publishes(self) -> None:
@@ -64,13 +66,11 @@ class PublisherLink:
         self._outbox.put(self._flow())
 
     def grant(self) -> bytes:
-        """What gives it more credit, or its session more room, where there is little left."""
-        link = self.link
-        is_short = link.credit <= CREDIT // 2 and len(self._open) < CREDIT
-        if self._is_closed or self._is_blocked or not (is_short or self.session.needs_window):
+        """What gives it more credit, where there is little left."""
+        is_short = self.link.credit <= CREDIT // 2 and len(self._open) < CREDIT
+        if self._is_closed or self.session.is_blocked or not is_short:
             return b""
-        if is_short:
-            link.credit = CREDIT
+        self.link.credit = CREDIT
         return self._flow()
 
     def _flow(self) -> bytes:
@@ -83,27 +83,49 @@ class PublisherLink:
         self._open[delivery_id] = copies
         return delivery_id
 
+    def expect_all(self, delivery_ids: Sequence[int]) -> None:
+        """The same for messages that go to one stream each."""
+        self._open.update(dict.fromkeys(delivery_ids, 1))
+
     def confirm(self, publishing_ids: bytes) -> None:
         """See Publisher."""
+        self._accept(self._dealt_with(_read_numbers(publishing_ids), is_stored=True))
+
+    def _dealt_with(self, numbers: Sequence[int], *, is_stored: bool) -> list[int]:
+        """A stream has stored these, or never will; those for which it was the last one."""
         open_, ready = self._open, []
-        for number in struct.unpack(f">{len(publishing_ids) // ID_SIZE}Q", publishing_ids):
+        for number in numbers:
             left = open_.get(number)
             if left == 1:
                 del open_[number]
                 ready.append(number)
             elif left is not None:
                 open_[number] = left - 1
-        self._traffic.messages_confirmed += len(ready)
-        self.confirmed += len(ready)
-        self._tell(ready, ACCEPTED)
+                if is_stored:
+                    self._stored.add(number)
+        return ready
+
+    def _accept(self, delivery_ids: Sequence[int]) -> None:
+        if self._stored:
+            self._stored.difference_update(delivery_ids)
+        self._traffic.messages_confirmed += len(delivery_ids)
+        self.confirmed += len(delivery_ids)
+        self._tell(delivery_ids, ACCEPTED)
 
     def refuse(self, publishing_ids: bytes, reason: Reason) -> None:
-        """See Publisher: those for a stream that was deleted meanwhile may be sent elsewhere."""
-        numbers = struct.unpack(f">{len(publishing_ids) // ID_SIZE}Q", publishing_ids)
-        known = [number for number in numbers if self._open.pop(number, None) is not None]
+        """See Publisher.
+
+        What went to a stream that was deleted meanwhile may be sent elsewhere, unless another one
+        has stored it: that would have it twice.
+        """
+        numbers = _read_numbers(publishing_ids)
         if reason is Reason.NOT_FOUND:
-            self.release(known)
+            ready = self._dealt_with(numbers, is_stored=False)
+            self.release([number for number in ready if number not in self._stored])
+            self._accept([number for number in ready if number in self._stored])
             return
+        known = [number for number in numbers if self._open.pop(number, None) is not None]
+        self._stored.difference_update(known)
         self.refused += len(numbers)
         text = "a stream accepts no more messages; see the server's log"
         fault = LinkFault(Condition.RESOURCE_LIMIT_EXCEEDED, text)
@@ -117,17 +139,12 @@ class PublisherLink:
 
     def reject(self, delivery_ids: Sequence[int], fault: Fault) -> None:
         """Messages cannot be taken, for the reason given."""
-        error = p.Error(fault.condition.value, fault.text)
-        self._tell(delivery_ids, encode_composite(p.Rejected(error)))
+        self._tell(delivery_ids, encode_composite(p.Rejected(error_of(fault))))
 
     def _tell(self, delivery_ids: Sequence[int], outcome: bytes) -> None:
         if delivery_ids and not self._is_closed:
             frames = settled_frames(self.session.channel, delivery_ids, outcome)
             self._outbox.put_now(frames + self.grant())
-
-    def block(self, is_blocked: bool) -> None:
-        """Nothing more is wanted for now, or it is again."""
-        self._is_blocked = is_blocked
 
     def facts(self, number: int) -> PublisherFacts:
         """It as it is at the moment."""
@@ -142,3 +159,8 @@ class PublisherLink:
             self._traffic.publishers -= 1
         self._is_closed = True
         self._open.clear()
+        self._stored.clear()
+
+
+def _read_numbers(publishing_ids: bytes) -> Sequence[int]:
+    return struct.unpack(f">{len(publishing_ids) // ID_SIZE}Q", publishing_ids)

@@ -3,6 +3,7 @@
 Where messages go is in routes.py, how they are given to streams in gathering.py.
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +12,6 @@ from typing import NamedTuple
 
 import trio
 
-from segments.entries import ID_SIZE
 from segments.errors import FormatError
 from segments.message import MessageView
 from streamd.auth.users import Rights
@@ -34,6 +34,8 @@ from streamd.wire.amqp10.messages import (
     StoredHead,
     bare_position,
     check_bare,
+    read_start,
+    start_of,
     stored_head,
     to_of,
     user_of,
@@ -42,7 +44,11 @@ from streamd.wire.amqp10.session import Arrived
 from streamd.wire.stored_messages import MAX_KEYS
 
 _SECTIONS_A_MESSAGE = 5  # that take as long as a message
-_BYTES_A_MESSAGE = 512  # of annotations and properties, the same
+_USUAL_BYTES = 512  # of annotations, and of properties, cost nothing more
+# That take as long as a message: of annotations, and of properties that an exchange looks at; of
+# other properties.
+_READ_A_MESSAGE, _SKIPPED_A_MESSAGE = 16, 64
+MAX_READ_BYTES = 32 << 10  # of properties that an exchange looks at
 _UNITS_A_TURN = 512  # messages, and what takes as long, before others have a turn
 
 
@@ -52,12 +58,14 @@ class _Message(NamedTuple):
     Attributes:
         raw: as it arrived.
         bare: where the bare message begins in it.
+        properties: bytes of it before its body.
         price: of what it has besides its body, in messages that would have taken as long.
     """
 
     arrived: Arrived
     head: StoredHead
     bare: int
+    properties: int
     price: int
     destination: Destination
     keys: tuple[str, ...]
@@ -68,6 +76,13 @@ class _Message(NamedTuple):
         return self.head.sections + self.arrived.raw[self.bare :]
 
 
+class Begun(NamedTuple):
+    """A message that has to wait: where it goes, as far as that was found out."""
+
+    targets: Stepwise[list[Target]]
+    message: _Message
+
+
 class Publishing:
     """What one connection publishes."""
 
@@ -76,7 +91,6 @@ class Publishing:
         self._rights = rights
         self._user = rights.user.encode()
         self._routes, self._gathering = Routes(host, rights), Gathering(traffic)
-        self._unfinished: tuple[Stepwise[list[Target]], _Message] | None = None
         self._traffic = traffic.protocol(AMQP10)
         self._new_sizes = self._gathering.new_sizes
         self.flush, self.settled = self._gathering.flush, self._gathering.settled
@@ -90,13 +104,15 @@ class Publishing:
             text = f"no queue '{queue}' in vhost '{self._host.name}'"
             raise LinkFault(Condition.NOT_FOUND, text)
 
-    def publish(self, link: PublisherLink, arrived: Sequence[Arrived]) -> tuple[int, int]:
+    def publish(
+        self, link: PublisherLink, arrived: Sequence[Arrived]
+    ) -> tuple[int, int, Begun | None]:
         """Take messages; `flush` gives them to their streams.
 
         Returns:
-            How many were taken, and how much work that was, as much as so many messages for one
-            stream. Where it is not all of them, `go_on` takes the next one if it `has_begun`, and
-            else others have their turn first.
+            How many were taken, how much work that was, as much as so many messages for one stream,
+            and the next message if it was begun: `go_on` takes it. Where all is not taken, others
+            have their turn first.
 
         Raises:
             LinkFault, SessionFault: one of them cannot be published; those before it were taken.
@@ -105,16 +121,13 @@ class Publishing:
         units = number
         for message in islice(arrived, number, None):
             work = self._take(link, message)
-            units += work
-            if not work or units >= _UNITS_A_TURN:
-                return number + bool(work), units
+            if isinstance(work, Begun):
+                return number, units, work
             number += 1
-        return number, units
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a message was begun that `go_on` has to take."""
-        return self._unfinished is not None
+            units += work
+            if units >= _UNITS_A_TURN:
+                break
+        return number, units, None
 
     def _publish_run(self, link: PublisherLink, arrived: Sequence[Arrived]) -> int:
         """Take messages of the usual kind, all for one stream; returns how many were."""
@@ -127,33 +140,39 @@ class Publishing:
             return 0
         target = known[0]
         self._require(exchange)
-        numbers: list[bytes] = []
+        ids: list[int] = []
         entries: list[bytes] = []
         values: list[bytes] = []
+        size = 0
         try:
             for delivery_id, is_settled, raw in arrived:
-                at = bare_position(raw)
-                head = stored_head(exchange, key, raw[:at])
-                bare = check_bare(raw, at)
-                if head.more_keys is not None or _price(bare):
+                # Neighbours begin alike: most beginnings, and where they end, were seen before.
+                start = start_of(exchange, key, raw[:size], len(raw)) if size else None
+                if start is None:
+                    at = bare_position(raw)
+                    bare = check_bare(raw, at)
+                    if _price(at, bare):
+                        break
+                    start, size = read_start(exchange, key, raw, at, bare)
+                head, at, _, user = start
+                if head.more_keys is not None or user not in (None, self._user):
                     break
-                if bare.properties is not None:
-                    self._check_user(raw, bare)
                 stored, value = head.sections + raw[at:], head.filter_value
                 if not target.takes_any_value:
                     value = target.filter_value(value, stored)
-                number = NOBODY if is_settled else link.expect(delivery_id)
-                numbers.append(number.to_bytes(ID_SIZE, "big"))
+                ids.append(NOBODY if is_settled else delivery_id)
                 entries += (len(stored).to_bytes(4, "big"), stored)
                 values.append(value)
-                self._new_sizes.append(len(raw))
         except (Fault, Refused):  # `_take` finds the same, and says what it means
             pass
-        if numbers:
-            self._count(link, len(numbers), len(numbers) - numbers.count(_NOBODY), is_routed=True)
-            ids, data = b"".join(numbers), b"".join(entries)
-            self._gathering.add_run(link, ids, data, values, target.stream)
-        return len(numbers)
+        if ids:
+            self._new_sizes.extend([len(message.raw) for message in arrived[: len(ids)]])
+            unsettled = [number for number in ids if number != NOBODY]
+            link.expect_all(unsettled)
+            self._count(link, len(ids), len(unsettled), is_routed=True)
+            numbers = struct.pack(f">{len(ids)}Q", *ids)
+            self._gathering.add_run(link, numbers, b"".join(entries), values, target.stream)
+        return len(ids)
 
     def _count(self, link: PublisherLink, count: int, unsettled: int, *, is_routed: bool) -> None:
         link.published += count
@@ -162,8 +181,8 @@ class Publishing:
         if is_routed:
             self._traffic.messages_routed += count
 
-    def _take(self, link: PublisherLink, arrived: Arrived) -> int:
-        """Take a message; how much work that was, 0 where `go_on` has to do the rest."""
+    def _take(self, link: PublisherLink, arrived: Arrived) -> int | Begun:
+        """Take a message; how much work that was, or the message that `go_on` has to take."""
         try:
             message = self._checked(link, arrived)
             exchange = message.destination.exchange
@@ -173,13 +192,16 @@ class Publishing:
             work = Stepwise(self._targets(message, known))
         except _Unwanted as unwanted:
             self._reject(link, arrived, unwanted.fault)
-            return 1
+            return 1 + len(arrived.raw) // _READ_A_MESSAGE  # it was read, as far as it came
         if not work.is_done or len(work.result) > targets_a_turn(len(arrived.raw)):
-            self._unfinished = work, message
-            return 0
+            return Begun(work, message)
         self._publish_to(link, work.result, message)
-        routed = 0 if known is not None else ROUTED
-        return 1 + routed + len(work.result) + message.price
+        work_done = 1 + len(work.result) + message.price
+        if known is None:
+            work_done += ROUTED
+            if self._routes.looks_at_headers(exchange):
+                work_done += message.properties // _READ_A_MESSAGE
+        return work_done
 
     def _checked(self, link: PublisherLink, arrived: Arrived) -> _Message:
         raw = arrived.raw
@@ -195,7 +217,8 @@ class Publishing:
             if len(keys) > MAX_KEYS:
                 text = f"x-cc has {len(keys):,} routing keys, expected at most {MAX_KEYS:,}"
                 raise LinkFault(Condition.INVALID_FIELD, text)
-        return _Message(arrived, head, at, _price(bare), destination, keys)
+        size = bare.body - at
+        return _Message(arrived, head, at, size, _price(at, bare), destination, keys)
 
     def _own_destination(self, raw: bytes, bare: Bare) -> Destination:
         """Where a message of a link without an address goes."""
@@ -220,20 +243,19 @@ class Publishing:
         if known is not None:
             return known
         exchange, key, _ = message.destination
-        headers = partial(_headers, message.arrived.raw)
+        headers = partial(_headers, message)
         try:
             return (yield from self._routes.find(exchange, key, message.keys, headers))
         except Refused as refused:
             raise _Unwanted(fault_of(refused)) from refused
 
-    async def go_on(self, link: PublisherLink) -> None:
+    async def go_on(self, link: PublisherLink, begun: Begun) -> None:
         """Do the rest of a message that `publish` has begun, others have their turn meanwhile.
 
         Raises:
             LinkFault, SessionFault: it cannot be published.
         """
-        assert self._unfinished is not None  # noqa: S101 - it is called then
-        (work, message), self._unfinished = self._unfinished, None
+        work, message = begun
         self.flush()
         try:
             targets = await work.finish()
@@ -296,12 +318,15 @@ class Publishing:
         link.reject((arrived.delivery_id,), fault)
 
 
-def _price(bare: Bare) -> int:
+def _price(at: int, bare: Bare) -> int:
     """Of what stands before the body of a message, and of its sections; 0 of most."""
-    return bare.body // _BYTES_A_MESSAGE + bare.sections // _SECTIONS_A_MESSAGE
-
-
-_NOBODY = NOBODY.to_bytes(ID_SIZE, "big")
+    annotations, properties = at - _USUAL_BYTES, bare.body - at - _USUAL_BYTES
+    price = bare.sections // _SECTIONS_A_MESSAGE
+    if annotations > 0:
+        price += annotations // _READ_A_MESSAGE
+    if properties > 0:
+        price += properties // _SKIPPED_A_MESSAGE
+    return price
 
 
 class _Unwanted(Exception):
@@ -321,10 +346,20 @@ def _of_one_message() -> Iterator[None]:
         raise _Unwanted(fault) from None
 
 
-def _headers(raw: bytes) -> Headers:
-    """The application properties of a message, of which there are not too many: see check_bare."""
+def _headers(message: _Message) -> Headers:
+    """The application properties of a message.
+
+    Raises:
+        _Unwanted: to read them would hold everybody up.
+    """
+    if message.properties > MAX_READ_BYTES:
+        text = (
+            f"the message has {message.properties:,} bytes of properties, at most "
+            f"{MAX_READ_BYTES:,} can go to an exchange that looks at them"
+        )
+        raise _Unwanted(LinkFault(Condition.RESOURCE_LIMIT_EXCEEDED, text))
     try:
-        found = MessageView(raw).application_properties
+        found = MessageView(message.arrived.raw).application_properties
     except FormatError:
         return {}
     return {name: v for name, v in found.items() if isinstance(v, int | float | str | None)}

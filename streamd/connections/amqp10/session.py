@@ -7,6 +7,7 @@ from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp10.attaching import Links
 from streamd.connections.amqp10.context import Context
 from streamd.connections.amqp10.delivery import LinkConsumer
+from streamd.connections.amqp10.publishing import Begun
 from streamd.connections.unacked import MOST_SETTLED, Unacked
 from streamd.net.turns import next_turn
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
@@ -41,7 +42,8 @@ class Session:
         self.has_room = publishing.has_room
         self._unacked = Unacked(self._check_consumers, context.traffic)
         self._sessions: dict[WireSession, Links] = {}
-        self._taken = 0  # messages of the event that has begun
+        # Of the messages that have begun: how many were taken, and the next one if that has, too.
+        self._left: tuple[int, Begun | None] = 0, None
         context.host.add_observer(self)
 
     # -- at once
@@ -60,6 +62,8 @@ class Session:
         match event:
             case Messages():
                 work = self._publish(event, 0)
+                if work:
+                    self._refill(event)
             case Broken(session, link, fault):
                 self._break(session, link, fault)
             case Detached(session, link, detach):
@@ -78,37 +82,35 @@ class Session:
         return self._sessions[self._context.connection.sessions[channel]]
 
     def _publish(self, messages: Messages, taken: int) -> int:
-        session, link, arrived = messages
+        session, link, arrived, parts = messages
         links = self._sessions[session]
-        publisher = links.publishers.get(link.handle)
+        publisher = links.publishers.get(link)
         if publisher is None:
-            self._taken = taken
-            return 0 if links.pair(link) is not None else 1
+            self._left = taken, None
+            return 0 if arrived and links.pair(link) is not None else 1 + parts
         try:
-            count, work = self._context.publishing.publish(publisher, arrived[taken:])
+            count, work, begun = self._context.publishing.publish(publisher, arrived[taken:])
         except Fault as fault:
             self._break(session, link, fault)
             return 1
-        if taken + count < len(arrived):
-            self._taken = taken + count
-            return 0
-        granted = publisher.grant()
-        if granted:
+        self._left = taken + count, begun
+        return 0 if taken + count < len(arrived) else work + parts or 1
+
+    def _refill(self, messages: Messages) -> None:
+        """Have more transfers come after these, where there is little left of what may."""
+        links = self._sessions.get(messages.session)
+        if links is not None and (granted := links.refill(messages.link)):
             self._context.outbox.put_now(granted)
-        return work or 1
 
     def _flow(self, links: Links, flow: p.Flow) -> int:
         """Take a flow; how much work that was besides."""
-        was_full = self._context.deliveries.is_full
-        consumer = None if flow.handle is None else links.consumers.get(flow.handle)
         links.window_opened()
-        if was_full:
-            self._check_consumers()
-        if consumer is not None:
-            consumer.take_flow(flow)
-        elif flow.handle is not None:
-            link = links.session.links[flow.handle]
-            if not link.is_incoming:
+        link = None if flow.handle is None else links.session.links[flow.handle]
+        if link is not None:
+            consumer = links.consumers.get(link)
+            if consumer is not None:
+                consumer.take_flow(flow)
+            elif not link.is_incoming:
                 link.take_flow(flow)
             elif flow.echo:
                 self._send(links.session, links.session.flow(link))
@@ -152,6 +154,7 @@ class Session:
         self.flush()
         if isinstance(event, Messages):
             await self._go_on(event)
+            self._refill(event)
             return
         assert isinstance(event, Request)  # noqa: S101 - see handle_at_once
         session = self._context.connection.sessions.get(event.channel)
@@ -171,16 +174,16 @@ class Session:
 
     async def _go_on(self, messages: Messages) -> None:
         """Take the rest of messages, others have their turn meanwhile."""
-        session, link, arrived = messages
+        session, link, arrived, _ = messages
         try:
             while links := self._links_with(session, link):
-                taken = self._taken + 1
+                taken, begun = self._left
                 if pair := links.pair(link):
-                    await pair.answer(arrived[self._taken])
-                elif self._context.publishing.has_begun:
-                    await self._context.publishing.go_on(links.publishers[link.handle])
-                else:
-                    taken = self._taken
+                    await pair.answer(arrived[taken])
+                    taken += 1
+                elif begun is not None:
+                    await self._context.publishing.go_on(links.publishers[link], begun)
+                    taken += 1
                 await self.room()
                 await next_turn()
                 if taken == len(arrived) or not self._links_with(session, link):
@@ -211,11 +214,11 @@ class Session:
     def _block(self, is_blocked: bool) -> None:
         """Tell the client to send nothing for now, or that it may again."""
         for session, links in self._sessions.items():
-            if not links.publishers:
+            if not links.publishers and not session.is_blocked:
                 continue
-            self._send(session, session.flow(is_blocked=is_blocked))
+            session.is_blocked = is_blocked
+            self._send(session, session.flow())
             for publisher in links.publishers.values():
-                publisher.block(is_blocked)
                 if granted := publisher.grant():
                     self._context.outbox.put(granted)
 

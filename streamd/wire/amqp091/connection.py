@@ -189,8 +189,10 @@ class Connection:
         self._unread -= len(data) - len(rest)
         return rest
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event | None]:
         """The events in the bytes so far. If left early, the next call gives the rest.
+
+        A frame that asks for nothing, or is a part of something, gives None: it was work, too.
 
         Raises:
             NotAmqp: the connection begins otherwise.
@@ -219,8 +221,7 @@ class Connection:
             if event is None:
                 self.frame_size = size
                 event = self._take(kind, number, payload)
-            if event is not None:
-                yield event
+            yield event
         yield from self._last_events()
 
     def _take_more(self, number: int, start: int, payload: bytes) -> Event | None:
@@ -257,7 +258,7 @@ class Connection:
         self._position = start + count * size
         return self._take_together(Acks(number, m.BasicAck(first, False), count))
 
-    def _last_events(self) -> Iterator[Event]:
+    def _last_events(self) -> Iterator[Event | None]:
         """What ends a connection that is being closed.
 
         Whatever else the client says, or breaks, is too late: it is dropped as it comes.
@@ -276,9 +277,9 @@ class Connection:
             if is_whole and self._buffer[end] != FRAME_END:  # nobody knows where the next begins
                 self._position, self._unread = len(self._buffer), sys.maxsize
             elif kind == FrameType.METHOD and not number and is_whole:
-                event = self._take_end(self._buffer[start + FRAME_HEAD.size : end])
-                if event is not None:
-                    yield event
+                yield self._take_end(self._buffer[start + FRAME_HEAD.size : end])
+            else:
+                yield None
 
     def _take_end(self, payload: bytes) -> Event | None:
         if payload[:4] not in _ENDS:

@@ -42,6 +42,9 @@ HEARTBEAT_FRAME = FRAME_HEAD.pack(FRAME_HEAD.size, 2, FrameType.AMQP, 0)
 AMQP_HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP%c\x01\x00\x00" % number for number in (0, 2, 3))
 _HEADERS = (AMQP_HEADER, TLS_HEADER, SASL_HEADER)
 _NULL = bytes((codes.NULL,))
+_DESCRIPTORS = frozenset(
+    bytes((code,)) for code in (codes.SMALL_ULONG, codes.ULONG, codes.ULONG_0, *codes.SYMBOLS)
+)
 
 
 def is_amqp10(start: bytes) -> bool | None:
@@ -154,9 +157,9 @@ def decode_composite(raw: bytes, position: int = 0) -> tuple[Performative, int]:
 def _kind_at(raw: bytes, position: int) -> tuple[type[Any] | None, int]:
     if raw[position : position + 1] != b"\0":
         raise FormatError(f"byte {position} begins no composite value")
+    if raw[position + 1 : position + 2] not in _DESCRIPTORS:  # which may be large
+        return None, position
     descriptor, at = read_value(raw, position + 1)
-    if isinstance(descriptor, list | dict | Described):
-        return None, at
     table: dict[Any, type[Any]] = BY_NAME if isinstance(descriptor, str) else BY_CODE
     return table.get(descriptor), at
 
@@ -301,6 +304,14 @@ def is_transfer(raw: bytes) -> bool:
     try:
         kind, at = _kind_at(raw, 0)
         return kind is p.Transfer and skip_value(raw, at) < _MOST_OF_A_TRANSFER
+    except FormatError:
+        return False
+
+
+def is_close(raw: bytes) -> bool:
+    """Whether the end of a connection begins there, whatever it says."""
+    try:
+        return _kind_at(raw, 0)[0] is p.Close
     except FormatError:
         return False
 

@@ -13,7 +13,6 @@ rabbitmq/rabbitmq-server, deps/rabbit/src/rabbit_amqp_reader.erl.
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
@@ -30,6 +29,7 @@ from streamd.wire.amqp10.codec import (
     decode_composite,
     frame,
     head_of,
+    is_close,
     is_transfer,
     read_transfer,
 )
@@ -41,7 +41,8 @@ FRAME_MAX = 131_072  # what RabbitMQ offers
 LOGIN_FRAME_MAX = 8_192
 CHANNEL_MAX = 63
 UNFINISHED_BYTES = 32 << 20
-MAX_PERFORMATIVE_BYTES = 32 << 10  # without a message: each value in it costs
+_MOST_TEXT = 300  # bytes, about a fault
+MAX_PERFORMATIVE_BYTES = 20 << 10  # without a message: each value in it costs
 _HEADERS = {State.GREETING: SASL_HEADER, State.GREETING_AGAIN: AMQP_HEADER}
 _AFTER = {State.GREETING: State.PROVING, State.GREETING_AGAIN: State.OPENING}
 _MOST_AT_ONCE = 256  # transfers that are taken together
@@ -62,11 +63,16 @@ class Request(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Messages that arrived on one link, one after the other."""
+    """Transfers that arrived on one link, one after the other, and the messages that they made.
+
+    Attributes:
+        parts: transfers that made no message.
+    """
 
     session: Session
     link: Link
     arrived: list[Arrived]
+    parts: int = 0
 
 
 class Broken(NamedTuple):
@@ -111,6 +117,7 @@ class Connection:
         self._position = 0
         self._unfinished = 0
         self._unread = 0  # bytes still to come of a frame that is not looked at
+        self._broken: Broken | None = None  # what follows the messages before it
 
     @property
     def is_open(self) -> bool:
@@ -191,8 +198,10 @@ class Connection:
         self.state = _AFTER[self.state]
         return True
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Event | None]:
         """The events in the bytes so far. If left early, the next call gives the rest.
+
+        A frame that asks for nothing gives None: to find that out was work, too.
 
         Raises:
             NotAmqp10: a header is not what it has to be.
@@ -202,6 +211,10 @@ class Connection:
         if not self.has_greeted():
             return
         while self.state not in _QUIET:
+            if self._broken is not None:
+                broken, self._broken = self._broken, None
+                yield broken
+                continue
             found = self._whole_frame()
             if found is None:
                 return
@@ -209,11 +222,11 @@ class Connection:
             head = read_transfer(self._buffer, begin)
             session = self.sessions.get(channel)
             if head is not None and session is not None and kind == FrameType.AMQP:
-                yield from self._take_transfers(session, head, end)
+                yield self._take_transfers(session, head, end)
             else:
                 self._position, self.frame_size = end, end - begin
-                yield from self._take(kind, channel, self._buffer[begin:end])
-        self._skip_to_close()
+                yield self._take(kind, channel, self._buffer[begin:end])
+        yield from self._skip_to_close()
 
     def _whole_frame(self) -> tuple[int, int, int, int] | None:
         """Type, channel, begin and end of the body of the next frame; None if it is not there."""
@@ -231,17 +244,19 @@ class Connection:
 
     # -- messages
 
-    def _take_transfers(self, session: Session, head: TransferHead, end: int) -> Iterator[Event]:
+    def _take_transfers(self, session: Session, head: TransferHead, end: int) -> Event | None:
         """Messages of one link, in frames that follow each other: as one event."""
         link: Link | None = None
-        broken: Broken | None = None
         arrived: list[Arrived] = []
+        parts = 0
         try:
             link = session.link(head.handle)
-            while len(arrived) < _MOST_AT_ONCE:
+            while len(arrived) + parts < _MOST_AT_ONCE:
                 start, begin, self._position = self._position, head.end, end
                 message = self._take_transfer(session, link, head, self._buffer[begin:end])
-                if message is not None:
+                if message is None:
+                    parts += 1
+                else:
                     arrived.append(message)
                     self._take_run(session, link, start, head, arrived)
                 following = self._following(session.channel, head.handle)
@@ -250,10 +265,11 @@ class Connection:
                 head, end = following
         except Fault as fault:
             broken = Broken(session, None if isinstance(fault, SessionFault) else link, fault)
-        if arrived and link is not None:
-            yield Messages(session, link, arrived)
-        if broken is not None:
-            yield broken
+            if not arrived and not parts:
+                return broken
+            self._broken = broken
+        assert link is not None  # noqa: S101 - or else that was a fault
+        return Messages(session, link, arrived, parts)
 
     def _take_run(
         self, session: Session, link: Link, start: int, head: TransferHead, arrived: list[Arrived]
@@ -306,12 +322,12 @@ class Connection:
 
     # -- everything else
 
-    def _take(self, kind: int, channel: int, body: bytes) -> Iterator[Event]:
+    def _take(self, kind: int, channel: int, body: bytes) -> Event | None:
         wanted = FrameType.SASL if self.state is State.PROVING else FrameType.AMQP
         if kind != wanted:
             raise _framing(f"a frame is of type {kind}, expected {wanted}")
-        if not body:
-            return  # a sign of life
+        if not body and self.state is State.OPEN:
+            return None  # a sign of life
         if channel > self.channel_max:
             raise _framing(f"a frame is for channel {channel}, at most {self.channel_max} can be")
         if len(body) > MAX_PERFORMATIVE_BYTES and not is_transfer(body):
@@ -332,14 +348,14 @@ class Connection:
         if isinstance(performative, p.Begin):
             self._begin(channel, performative, session)
         elif isinstance(performative, _OF_SESSIONS):
-            if session is not None:
-                yield from self._take_of_session(session, performative, body[end:])
-            return
-        yield Request(channel, performative)
+            if session is None:
+                return None
+            return self._take_of_session(session, performative, body[end:])
+        return Request(channel, performative)
 
     def _take_of_session(
         self, session: Session, performative: p.Performative, payload: bytes
-    ) -> Iterator[Event]:
+    ) -> Event | None:
         link: Link | None = None
         try:
             match performative:
@@ -347,22 +363,21 @@ class Connection:
                     link = session.link(performative.handle)
                     head = head_of(performative)
                     message = self._take_transfer(session, link, head, payload)
-                    if message is not None:
-                        yield Messages(session, link, [message])
+                    arrived = [] if message is None else [message]
+                    return Messages(session, link, arrived, 1 - len(arrived))
                 case p.Detach():
                     link = session.links.pop(performative.handle, None)
-                    if link is not None and not link.is_detached:
-                        self._forget_link(link)
-                        yield Detached(session, link, performative)
-                case p.Flow():
+                    if link is None or link.is_detached:
+                        return None
+                    self._forget_link(link)
+                    return Detached(session, link, performative)
+                case p.Flow(handle=handle):
                     session.take_flow(performative)
-                    handle = performative.handle
-                    if handle is None or not session.link(handle).is_detached:
-                        yield Request(session.channel, performative)
-                case _:
-                    yield Request(session.channel, performative)
+                    if handle is not None and session.link(handle).is_detached:
+                        performative = performative._replace(handle=None)  # the window is open
         except Fault as fault:
-            yield Broken(session, None if isinstance(fault, SessionFault) else link, fault)
+            return Broken(session, None if isinstance(fault, SessionFault) else link, fault)
+        return Request(session.channel, performative)
 
     def _begin(self, channel: int, begin: p.Begin, session: Session | None) -> None:
         if session is not None:
@@ -373,7 +388,7 @@ class Connection:
             raise ConnectionFault(Condition.NOT_ALLOWED, text)
         self.sessions[channel] = Session(channel, begin)
 
-    def _skip_to_close(self) -> None:
+    def _skip_to_close(self) -> Iterator[None]:
         """Whatever the client says, or breaks, when we have closed is too late, but its Close."""
         while self.state is State.CLOSING:
             buffer, start = self._buffer, self._position
@@ -389,18 +404,18 @@ class Connection:
                 return
             else:
                 self._position = end
-                with suppress(FormatError):
-                    close, _ = decode_composite(buffer[start + 4 * words : end])
-                    if isinstance(close, p.Close):
-                        self.state = State.CLOSED
+                if is_close(buffer[start + 4 * words : end]):
+                    self.state = State.CLOSED
+                yield None
 
 
 def error_of(fault: Fault | None) -> p.Error | None:
-    """What a peer is told about a fault."""
+    """What a peer is told about a fault, in one frame: it may say what the peer has sent."""
     if fault is None:
         return None
+    text = fault.text.encode()[:_MOST_TEXT].decode(errors="ignore")
     info = {Symbol(key): value for key, value in fault.info.items()}
-    return p.Error(fault.condition.value, fault.text, info or None)
+    return p.Error(fault.condition.value, text, info or None)
 
 
 def _framing(text: str) -> ConnectionFault:

@@ -1,11 +1,12 @@
 """The transfers of a delivery, put together in one go: what the server sends most."""
 
 import struct
+from collections.abc import Callable
 
 from segments import amqp10_codes as codes
 from segments.amqp10_codes import SHORT_DESCRIPTOR
 from segments.errors import FormatError
-from streamd.wire.amqp10.codec import FRAME_HEAD, FrameType, encode_composite, frame
+from streamd.wire.amqp10.codec import FRAME_HEAD, FrameType, encode_composite
 from streamd.wire.amqp10.errors import LinkFault
 from streamd.wire.amqp10.messages import (
     BARE_STARTS,
@@ -23,6 +24,38 @@ _FIELDS = 6  # handle, id, tag, format, settled, more
 _BEFORE_ID = FRAME_HEAD.size - 4  # bytes of a frame's head behind its size
 _REMEMBERED_BYTES = 512  # of the beginning of a message
 _MOST_REMEMBERED = 16  # for each link
+
+
+class Pieces:
+    """A message that takes several transfers: it is cut as they are sent.
+
+    Args:
+        head: makes the head of a transfer's frame, for so many bytes of the message, and whether
+            there are more.
+        message: with all its sections.
+        room: bytes of it in a frame.
+    """
+
+    def __init__(self, head: Callable[[int, bool], bytes], message: bytes, room: int) -> None:
+        self._head = head
+        self._message = message
+        self._room = room
+        self._at = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are left."""
+        return len(self._message) - self._at
+
+    def take(self, most: int) -> tuple[bytes, int]:
+        """At most so many of the next transfers; their bytes and their number."""
+        message, room = self._message, self._room
+        end = min(self._at + most * room, len(message))
+        parts = [message[at : at + room] for at in range(self._at, end, room)] or [b""]
+        self._at, count, last = end, len(parts), parts.pop()
+        head = self._head(room, True)
+        rest = self._head(len(last), end < len(message))
+        return head.join((b"", *parts)) + rest + last, count
 
 
 class TransferWriter:
@@ -54,8 +87,8 @@ class TransferWriter:
         # Of the last message: where its bare message began, what stood before it, what it became.
         self._at, self._beginning, self._found = 0, b"", around_offset(b"", queue)
 
-    def frames(self, delivery_id: int, offset: int, raw: bytes) -> list[bytes]:
-        """A message in as many frames as it takes; its tag is its offset."""
+    def write(self, delivery_id: int, offset: int, raw: bytes) -> bytes | Pieces:
+        """A message in its frame, or cut for those that it takes; its tag is its offset."""
         try:
             at = self._at
             if raw[:at] == self._beginning and raw[at : at + 3] in BARE_STARTS:
@@ -71,15 +104,14 @@ class TransferWriter:
         whole = head.size + len(before) + 8 + len(after) + len(body)
         if whole <= self._frame_max:
             start = head.pack(whole, delivery_id, offset, self._last)
-            return [b"".join((start, before, _pack_offset(offset), after, body))]
+            return b"".join((start, before, _pack_offset(offset), after, body))
+
+        def head_of(size: int, more: bool) -> bytes:
+            rest = self._more if more else self._last
+            return head.pack(head.size + size, delivery_id, offset, rest)
+
         message = b"".join((before, _pack_offset(offset), after, body))
-        size, room = len(message), self._frame_max - head.size
-        parts = [message[begin : begin + room] for begin in range(0, size, room)]
-        ends = [self._more] * (len(parts) - 1) + [self._last]
-        return [
-            head.pack(head.size + len(part), delivery_id, offset, end) + part
-            for part, end in zip(parts, ends, strict=True)
-        ]
+        return Pieces(head_of, message, self._frame_max - head.size)
 
     def _around(self, raw: bytes, at: int) -> tuple[bytes, bytes]:
         """What stands around the offset; most messages of a stream begin alike."""
@@ -127,15 +159,13 @@ class _Head:
         )
 
 
-def transfer_frames(
-    channel: int, transfer: Transfer, message: bytes, frame_max: int
-) -> list[bytes]:
-    """A message in as many frames as it takes, whatever its transfer says."""
-    head = encode_composite(transfer._replace(more=True))
-    room = frame_max - FRAME_HEAD.size - len(head)
-    pieces = [message[at : at + room] for at in range(0, len(message), room)] or [b""]
-    last = len(pieces) - 1
-    return [
-        frame(channel, transfer._replace(more=number < last), piece)
-        for number, piece in enumerate(pieces)
-    ]
+def pieces_of(channel: int, transfer: Transfer, message: bytes, frame_max: int) -> Pieces:
+    """What cuts a message, whatever its transfer says."""
+
+    def head_of(size: int, more: bool) -> bytes:
+        body = encode_composite(transfer._replace(more=more))
+        return (
+            FRAME_HEAD.pack(FRAME_HEAD.size + len(body) + size, 2, FrameType.AMQP, channel) + body
+        )
+
+    return Pieces(head_of, message, frame_max - len(head_of(0, True)))

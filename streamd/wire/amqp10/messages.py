@@ -40,6 +40,7 @@ from streamd.wire.stored_messages import (
 )
 
 _REMEMBERED_BYTES = 512  # of the beginning of a message
+_MOST_START = 256  # of the beginning of a message that is as most are
 _BEFORE_BARE = (Section.HEADER, Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS)
 _ONCE = frozenset(Section) - {Section.DATA, Section.SEQUENCE}
 _OWN = {EXCHANGE, ROUTING_KEY}
@@ -205,7 +206,7 @@ def check_bare(raw: bytes, at: int) -> Bare:
     Raises:
         LinkFault: there is none.
     """
-    usual = _usual_bare(raw, at)
+    usual = _usual_bare(raw, at, len(raw))
     if usual is not None:
         return usual
     properties, body, last, count, body_at = None, 0, 0, 0, at
@@ -233,21 +234,27 @@ def check_bare(raw: bytes, at: int) -> Bare:
     return _with_body(Bare(properties, count, body_at), body)
 
 
-def _usual_bare(raw: bytes, at: int) -> Bare | None:
-    """As check_bare, where all is as mostly: one section of each kind, bytes as the body."""
-    properties, last, count, size, begin, body = None, 0, 0, len(raw), at, at
+def _usual_bare(raw: bytes, at: int, size: int) -> Bare | None:
+    """As check_bare, where all is as mostly: one section of each kind, bytes or a text as the body.
+
+    Args:
+        raw: the message, or all of it but the bytes that are its body.
+        at: where it begins.
+        size: of the message.
+    """
+    properties, last, count, begin, body = None, 0, 0, at, at
     try:
         while at < size:
             code, kind = raw[at + 2], raw[at + 3]
-            if raw[at : at + 2] != SHORT_DESCRIPTOR or last >= code or code not in _USUAL:
+            if raw[at : at + 2] != SHORT_DESCRIPTOR or last >= code:
                 return None
-            if kind not in _ALLOWED[code] or kind < codes.BINARY_8:
+            if kind not in _USUAL.get(code, ()):
                 return None
             if code == _PROPERTIES:
                 properties = at + 3
-            elif code == _DATA:
+            elif code >= _DATA:
                 body = at
-                if body - begin > MAX_PROPERTIES_BYTES:
+                if last >= _DATA or body - begin > MAX_PROPERTIES_BYTES:
                     return None
             if kind & _LONG_SIZE_BIT:
                 at += 8 + int.from_bytes(raw[at + 4 : at + 8], "big")
@@ -256,7 +263,63 @@ def _usual_bare(raw: bytes, at: int) -> Bare | None:
             last, count = code, count + 1
     except IndexError:
         return None
-    return Bare(properties, count, body) if at == size and last == _DATA else None
+    return Bare(properties, count, body) if at == size and last >= _DATA else None
+
+
+class Start(NamedTuple):
+    """What is to be known of a message.
+
+    Attributes:
+        head: what streams keep instead of the sections before the bare message.
+        at: where that begins.
+        user: that the publisher claims to be; None without a claim.
+    """
+
+    head: StoredHead
+    at: int
+    bare: Bare
+    user: bytes | None
+
+
+def read_start(exchange: str, key: str, raw: bytes, at: int, bare: Bare) -> tuple[Start, int]:
+    """What is to be known of a message, and the size of its beginning for `start_of`.
+
+    That is 0 for a message of which most bytes have to be looked at.
+
+    Args:
+        exchange: it was published to.
+        key: with this routing key.
+        raw: the message.
+        at: where the bare message begins in it.
+        bare: what `check_bare` says of that.
+
+    Raises:
+        LinkFault: something in it is not allowed.
+    """
+    start = Start(stored_head(exchange, key, raw[:at]), at, bare, user_of(raw, bare))
+    code, kind = raw[bare.body + 2 : bare.body + 4]
+    size = bare.body + (8 if kind & _LONG_SIZE_BIT else 5)
+    return start, size if kind in _USUAL.get(code, ()) and size <= _MOST_START else 0
+
+
+@lru_cache(maxsize=2048)
+def start_of(exchange: str, key: str, begun: bytes, size: int) -> Start | None:
+    """The same by the beginning of a message; None where that does not tell all of it.
+
+    Args:
+        exchange: it was published to.
+        key: with this routing key.
+        begun: the message, or all of it but the bytes that are its body.
+        size: of the message.
+    """
+    try:
+        at = bare_position(begun)
+        bare = _usual_bare(begun, at, size)
+        if bare is not None:
+            return Start(stored_head(exchange, key, begun[:at]), at, bare, user_of(begun, bare))
+    except LinkFault:
+        pass
+    return None
 
 
 def _with_body(bare: Bare, body: int) -> Bare:
@@ -288,7 +351,6 @@ def _section_at(raw: bytes, at: int) -> tuple[int, int]:
 
 
 _ANY = frozenset(range(256))
-_USUAL = frozenset((Section.PROPERTIES, Section.APPLICATION_PROPERTIES, Section.DATA))
 _OF_MAPS, _OF_LISTS = frozenset((*codes.MAPS, codes.NULL)), frozenset(codes.LISTS)
 _ALLOWED: dict[int, frozenset[int]] = {
     Section.PROPERTIES: _OF_LISTS,
@@ -297,6 +359,13 @@ _ALLOWED: dict[int, frozenset[int]] = {
     Section.SEQUENCE: _OF_LISTS,
     Section.VALUE: _ANY,
     Section.FOOTER: _OF_MAPS,
+}
+_BYTES_OR_TEXT = frozenset((*codes.BINARIES, *codes.STRINGS))
+_USUAL: dict[int, frozenset[int]] = {  # their size is told, and nothing in them need be looked at
+    Section.PROPERTIES: frozenset((codes.LIST_8, codes.LIST_32)),
+    Section.APPLICATION_PROPERTIES: frozenset(codes.MAPS),
+    Section.DATA: frozenset(codes.BINARIES),
+    Section.VALUE: _BYTES_OR_TEXT,
 }
 
 

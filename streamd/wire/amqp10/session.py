@@ -67,7 +67,7 @@ class Link:
         self.unfinished = 0
         self._delivery_id: int | None = None  # of the message that is arriving
         self._is_settled: bool | None = None
-        self._parts: list[bytes] = []
+        self._parts = bytearray()  # one by one they would take far more than they are
 
     def take(self, head: TransferHead, payload: bytes) -> Arrived | None:
         """Take a transfer; the message once it is whole.
@@ -90,13 +90,13 @@ class Link:
         if head.is_aborted:
             self.drop_unfinished()
             return None
-        self._parts.append(payload)
+        self._parts += payload
         self.unfinished += len(payload)
         if self.unfinished > self.max_message_bytes:
             raise _too_large(self.unfinished, self.max_message_bytes)
         if head.more:
             return None
-        raw, is_settled = b"".join(self._parts), self._is_settled
+        raw, is_settled = bytes(self._parts), self._is_settled
         self.drop_unfinished()
         return self._arrived(delivery_id, is_settled, raw)
 
@@ -130,7 +130,9 @@ class Link:
 
     def drop_unfinished(self) -> None:
         """Forget the message that is arriving."""
-        self._delivery_id, self._is_settled, self._parts = None, None, []
+        self._delivery_id, self._is_settled = None, None
+        if self._parts:
+            self._parts = bytearray()
         self.unfinished = 0
 
     def take_flow(self, flow: p.Flow) -> None:
@@ -138,8 +140,8 @@ class Link:
         count = flow.delivery_count
         if count is None:  # it has not seen our attach
             count = 0
-        end = (count + (flow.link_credit or 0)) & _MASK
-        self.credit = max(0, serial_gap(self.delivery_count, end))
+        on_its_way = serial_gap(count, self.delivery_count)
+        self.credit = max(0, (flow.link_credit or 0) - on_its_way)
 
     def drain(self) -> None:
         """Use all credit up, as nothing is there to be sent."""
@@ -166,6 +168,7 @@ class Session:
         outgoing: transfers that may be sent now.
         next_outgoing_id: the number of the next.
         next_delivery_id: of the next message from here.
+        is_blocked: the peer is to send nothing for now; what was granted before may still come.
     """
 
     def __init__(self, channel: int, begin: p.Begin) -> None:
@@ -175,6 +178,7 @@ class Session:
         self.outgoing = begin.incoming_window
         self.next_outgoing_id = self.next_delivery_id = 0
         self.incoming = WINDOW
+        self.is_blocked = False
         self._next_incoming_id = begin.next_outgoing_id
 
     def answer(self) -> p.Begin:
@@ -231,18 +235,17 @@ class Session:
 
     @property
     def needs_window(self) -> bool:
-        """Half of our window is used."""
-        return self.incoming <= WINDOW // 2
+        """Half of our window is used, and more may come."""
+        return self.incoming <= WINDOW // 2 and not self.is_blocked
 
-    def flow(self, link: Link | None = None, *, is_blocked: bool = False) -> p.Flow:
-        """A flow that fills the window up again, unless nothing is to come for now.
+    def flow(self, link: Link | None = None) -> p.Flow:
+        """A flow that fills the window up again, unless the session is blocked.
 
         Args:
             link: that it is for, too.
-            is_blocked: the peer is told not to send; what was granted before may still come.
         """
-        window = 0 if is_blocked else WINDOW
-        if not is_blocked:
+        window = 0 if self.is_blocked else WINDOW
+        if not self.is_blocked:
             self.incoming = WINDOW
         flow = p.Flow(self._next_incoming_id, window, self.next_outgoing_id, _MASK)
         if link is None:

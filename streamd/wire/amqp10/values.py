@@ -16,7 +16,6 @@ from segments import amqp10_codes as codes
 from segments.amqp10 import (
     MAX_DEPTH,
     Opaque,
-    Symbol,
     decode_value,
     encode_list,
     encode_map,
@@ -233,12 +232,41 @@ encode_ulong = _unsigned(codes.ULONG_0, codes.SMALL_ULONG, codes.ULONG, 8)
 
 
 def _write_array(values: Sequence[Exact]) -> bytes:
-    """Texts and symbols alone, all in the long form: nothing else is sent."""
-    is_symbol = bool(values) and isinstance(values[0], Symbol)
-    code = (codes.SYMBOLS if is_symbol else codes.STRINGS)[1]
-    parts = [len(raw).to_bytes(4, "big") + raw for raw in (value.encode() for value in values)]
-    data = len(parts).to_bytes(4, "big") + bytes((code,)) + b"".join(parts)
+    """All in the long form, which they have in common; an empty one is of texts."""
+    parts = [_in_long_form(write_value(value)) for value in values]
+    code = parts[0][:1] if parts else bytes((codes.STRING_32,))
+    data = len(parts).to_bytes(4, "big") + code + b"".join(part[1:] for part in parts)
     return bytes((codes.ARRAY_32,)) + len(data).to_bytes(4, "big") + data
+
+
+_LONG_FORMS = {
+    codes.TRUE: bytes((codes.BOOLEAN, 1)),
+    codes.FALSE: bytes((codes.BOOLEAN, 0)),
+    codes.UINT_0: bytes((codes.UINT, 0, 0, 0, 0)),
+    codes.ULONG_0: bytes((codes.ULONG, *bytes(8))),
+    codes.LIST_0: bytes((codes.LIST_32, 0, 0, 0, 4, *bytes(4))),
+}
+_LONG_NUMBERS = {  # code, and how many bytes stand before the one of the short form
+    codes.SMALL_UINT: (codes.UINT, 3),
+    codes.SMALL_ULONG: (codes.ULONG, 7),
+}
+_COMPOUNDS_8 = (codes.LIST_8, codes.MAP_8, codes.ARRAY_8)
+
+
+def _in_long_form(raw: bytes) -> bytes:
+    """The same value, as wide as the widest of its type."""
+    code = raw[0]
+    if code in _LONG_FORMS:
+        return _LONG_FORMS[code]
+    if code in _LONG_NUMBERS:
+        long, more = _LONG_NUMBERS[code]
+        return bytes((long, *bytes(more))) + raw[1:]
+    if code in _COMPOUNDS_8:
+        size, count = raw[1] + 3, raw[2]
+        return bytes((code + 16,)) + size.to_bytes(4, "big") + count.to_bytes(4, "big") + raw[3:]
+    if code in codes.SIZED_8:
+        return bytes((code + 16,)) + (len(raw) - 2).to_bytes(4, "big") + raw[2:]
+    return raw
 
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {

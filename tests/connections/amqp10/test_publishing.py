@@ -16,9 +16,10 @@ from streamd.broker.traffic import ProtocolTraffic
 from streamd.connections.amqp10.publisher import PublisherLink
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
+from streamd.operations.errors import Reason
 from streamd.wire.amqp091 import methods as m
-from streamd.wire.amqp10 import performatives as p
-from streamd.wire.amqp10.codec import frame
+from streamd.wire.amqp10 import performatives as p, session as wire_session
+from streamd.wire.amqp10.codec import FRAME_HEAD, decode_composite, frame
 from streamd.wire.amqp10.session import MAX_MESSAGE_BYTES, Link, Session
 from streamd.wire.amqp10.values import write_value
 from streamd.wire.stream import commands as c
@@ -29,6 +30,7 @@ from tests.support.amqp10 import (
     Amqp10Peer,
     bodies,
     filters,
+    kind_of,
     numbers,
     open_peer,
 )
@@ -216,6 +218,35 @@ class TestCredit:
         publisher.confirm(struct.pack(">170Q", *ids))
         assert link.credit == 170
 
+    @pytest.mark.parametrize(
+        ("stored", "gone", "expected"),
+        [
+            ([5], [5], p.Accepted),  # or else the stream that has it would get it twice
+            ([], [5, 5], p.Released),
+            ([5, 5], [], p.Accepted),
+        ],
+    )
+    def test_one_of_two_streams_is_deleted(
+        self, stored: list[int], gone: list[int], expected: type[Any]
+    ) -> None:
+        outbox = Outbox(Wakeup(), lambda _: 0)
+        publisher = PublisherLink(
+            Session(0, p.Begin(None, 0, 1, 1)),
+            Link(p.Attach("x", 0, p.SENDER)),
+            *(None, outbox, lambda *_: None, ProtocolTraffic()),
+        )
+        publisher.link.credit = 100
+        publisher.expect(5, copies=2)
+        for number in stored:
+            publisher.confirm(struct.pack(">Q", number))
+        for number in gone:
+            publisher.refuse(struct.pack(">Q", number), Reason.NOT_FOUND)
+        told, _ = decode_composite(outbox.take(), FRAME_HEAD.size)
+        assert (told.first, type(told.state)) == (5, expected)
+        assert not publisher.grant()
+        assert not publisher._open
+        assert not publisher._stored
+
     async def test_more_than_was_granted(self, peer: Amqp10Peer, server: Harness) -> None:
         await peer.attach_sender()
         await peer.expect(p.Flow)
@@ -237,10 +268,15 @@ class TestCredit:
         assert flow.incoming_window == 400
         assert flow.next_incoming_id == 252
 
-    async def test_more_than_the_window(self, peer: Amqp10Peer) -> None:
-        await peer.attach_sender()
-        part = peer.transfer(b"x", more=True)
-        await peer.send_bytes(part * 401)
+    async def test_more_than_the_window(
+        self, peer: Amqp10Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All of it in less than is taken before the window is filled up again."""
+        monkeypatch.setattr(wire_session, "WINDOW", 100)
+        await peer.begin(1)
+        await peer.attach_sender(channel=1)
+        part = peer.transfer(b"x", channel=1, more=True)
+        await peer.send_bytes(part * 101)
         await peer.session_ends("amqp:session:window-violation")
 
     async def test_an_echo(self, peer: Amqp10Peer) -> None:
@@ -374,6 +410,13 @@ async def test_somebody_else(peer: Amqp10Peer) -> None:
     await peer.detached("amqp:unauthorized-access", "user_id")
 
 
+async def test_somebody_with_a_long_name(peer: Amqp10Peer) -> None:
+    """What is told about it is no longer than the client takes."""
+    await peer.attach_sender()
+    await peer.publish(Message(b"x", Properties(user_id=bytes(100_000))))
+    await peer.detached("amqp:unauthorized-access", "user_id")  # it looks at the frame's size
+
+
 @pytest.mark.parametrize(("mode", "settled"), [(p.SETTLED, False), (p.UNSETTLED, True)])
 async def test_what_the_mode_does_not_allow(peer: Amqp10Peer, mode: int, settled: bool) -> None:
     await peer.attach_sender(snd_settle_mode=mode)
@@ -389,7 +432,7 @@ class TestAnonymous:
             await peer.publish(Message(b"x", Properties(to=to)))
         await peer.publish(Message(b"x"), Message(b"x", Properties(to="s")))
         found = await peer.outcomes(6)
-        kinds = [type(found[number]) for number in range(6)]
+        kinds = [kind_of(found[number]) for number in range(6)]
         expected = [p.Accepted, p.Rejected, p.Accepted, p.Released, p.Rejected, p.Rejected]
         assert kinds == expected
         assert found[1].error.condition == "amqp:not-found"
@@ -416,7 +459,8 @@ class TestRouting:
         (state,) = (await peer.outcomes(1)).values()
         assert state.error.condition == "amqp:invalid-field"
         await peer.publish(annotated(x_cc=["a"] * 1_001), Message(b"goes on"))
-        assert [type(s) for s in (await peer.outcomes(2)).values()] == [p.Rejected, p.Accepted]
+        found = (await peer.outcomes(2)).values()
+        assert [kind_of(state) for state in found] == [p.Rejected, p.Accepted]
 
     async def test_headers(self, peer: Amqp10Peer, server: Harness) -> None:
         topology = server.host.exchanges
@@ -523,7 +567,7 @@ class TestDisks:
         (flow,) = [one for one in found if isinstance(one, p.Flow)]
         assert flow.incoming_window == 400
         (told,) = [one for one in found if isinstance(one, p.Disposition)]
-        assert (told.first, told.last, told.state) == (0, 1, ACCEPTED)
+        assert (told.first, told.last, type(told.state)) == (0, 1, ACCEPTED)
 
     @pytest.mark.parametrize("settled", [True, False])
     async def test_a_broken_one(
@@ -562,3 +606,23 @@ class TestEnds:
         await peer.send(p.Close())
         assert len(await peer.outcomes(20)) == 20
         await peer.find(p.Close)
+
+    async def test_one_of_its_streams_is_deleted(
+        self, peer: Amqp10Peer, server: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A message that another one keeps is accepted: whoever hears less sends it again."""
+        await (await server.peer()).create("other")
+        await peer.attach_sender()
+        await peer.expect(p.Flow)
+        await server.host.find("other").ready()
+
+        def refuse(*_: object) -> None:
+            raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
+
+        monkeypatch.setattr(server.host.find("other").log, "append", refuse)
+        await peer.publish(annotated(x_cc=["other"]))
+        await trio.sleep(5)
+        assert len(await stored(server)) == 1
+        assert await (await server.peer()).code(c.Delete, "other") == OK
+        (state,) = (await peer.outcomes(1)).values()
+        assert kind_of(state) is p.Accepted

@@ -126,7 +126,7 @@ def heard(connection: Connection, data: Iterable[bytes]) -> list[Any]:
                     first = event.method.delivery_tag
                     tags = range(first, first + event.number)
                     found += [Request(event.channel, m.BasicAck(tag, False)) for tag in tags]
-                else:
+                elif event is not None:
                     found.append(_stored(event) if isinstance(event, Content) else event)
         except ConnectionFault as fault:
             return [*found, str(fault)]
