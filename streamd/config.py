@@ -25,6 +25,7 @@ LOGIN_SECONDS = 10  # for each step before a connection is open
 REFUSAL_SECONDS = 3  # how long a wrong password waits for its answer: slows down guessing
 CLOSE_SECONDS = 10  # how long a peer has to answer our Close
 DRAIN_SECONDS = 5  # how long connections have to end when the server stops
+HAND_OVER_SECONDS = 30  # and for uploading what another node lacks that takes over
 ARRIVED_SECONDS = 3  # of that, for storing what has arrived
 FAREWELL_SECONDS = 2  # and for telling the peer
 AGE = re.compile(r"([0-9]{1,12})([YMDhms])")  # of a stream's messages, as in 7D
@@ -44,6 +45,7 @@ MAX_METRICS_CONNECTIONS = 32
 
 ALL_HOSTS = "*"
 _HOST = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 Value: TypeAlias = int | bool | str | tuple[str, ...] | None
@@ -189,9 +191,25 @@ class Config:
         text="serve the history of all streams from the tier, which another server writes; "
         "publishing is refused",
     )
+    node: str = _setting(
+        "",
+        "name of this server in a cluster: of all servers with the same tier and a name each, one "
+        "leads, and the others only read and take over when it is gone; needs tier",
+    )
+    takeover_seconds: int = _setting(
+        10,
+        "how long a standby sees no sign of life of the leader before it takes over, in seconds",
+    )
     log_format: str = _setting("text", "lines of the log: text, or json for one object in a line")
     # Of one start, so no setting: the next one would find a folder that is not empty.
     restore: bool = False
+    takeover_local_seconds: int = _setting(
+        60,
+        "how much longer it waits while there are streams that do not confirm through the store, "
+        "in seconds: a leader that starts again in that time loses nothing of them, and a takeover "
+        "what it had not uploaded",
+    )
+    is_standby: bool = False  # set by the node itself, which reads only as long as it is one
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -214,6 +232,7 @@ class Config:
                 raise ConfigError(f"{name} is {value!r}, expected {' or '.join(choices)}")
 
         _check_kept(self)
+        _check_node(self)
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -244,6 +263,8 @@ _RANGES = (
     ("tier_roll_seconds", 1, 30 * 86_400),
     ("confirm_interval_ms", 1, 60_000),
     ("tier_delete_delay_seconds", 0, 30 * 86_400),
+    ("takeover_seconds", 2, 3_600),
+    ("takeover_local_seconds", 0, 86_400),
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", "metrics_port", *TLS_PORTS})
@@ -284,6 +305,21 @@ def _check_kept(config: Config) -> None:
         raise ConfigError("tier_endpoint needs tier, which names the bucket, as s3://BUCKET/PREFIX")
     if config.read_only and config.restore:
         raise ConfigError("restore is for a server that publishes, and read_only is set; use one")
+
+
+def _check_node(config: Config) -> None:
+    """Raise ConfigError for settings of a node that do not fit."""
+    if not config.node:
+        return
+    if not _NODE.fullmatch(config.node):
+        expected = "letters, digits, and . _ - inside, 64 at most"
+        raise ConfigError(f"node is {config.node!r}, expected {expected}")
+    if not config.tier:
+        raise ConfigError("node needs tier, the object store that all nodes of a cluster share")
+    if not config.advertised_host:
+        raise ConfigError("node needs advertised_host, where clients reach this server")
+    if config.read_only and not config.is_standby:
+        raise ConfigError("node is for servers that may lead, and read_only is set; use one")
 
 
 @dataclass(frozen=True, slots=True)

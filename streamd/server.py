@@ -22,26 +22,33 @@ from collections.abc import (
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
 from segments import SegmentsError
 from segments.store import stores
+from segments.store.heartbeat import NodeAddress
 from segments.store.object_store import TierError
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
+from streamd.broker.nodes import leftovers
+from streamd.broker.nodes.node import Node, open_node
+from streamd.broker.nodes.standby import Standby
 from streamd.broker.search_places import Place
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.log_keeper import LOGS_SHARE, descriptor_limit
 from streamd.broker.supervisor import Supervisor
+from streamd.broker.tier.claims import FencedError
 from streamd.broker.tier.folding import catch_up
 from streamd.broker.tier.identity import Identity, begin_epoch
 from streamd.broker.tier.restore import (
+    OvertakenError,
     RestoreError,
     check_is_ours,
     check_not_scratch,
@@ -53,6 +60,7 @@ from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.config import (
     DRAIN_SECONDS,
+    HAND_OVER_SECONDS,
     HTTP_PORTS,
     MAX_METRICS_CONNECTIONS,
     METRICS_PORT,
@@ -98,6 +106,15 @@ METRICS = "metrics"  # a name of listeners
 
 class StartError(Exception):
     """The server cannot start; one sentence with what to do."""
+
+
+class StartAgain(Exception):
+    """A node of a cluster has become something else."""
+
+
+# What keeps a node from beginning, and is over before long.
+_PASSING = (TierError, OvertakenError, FencedError)
+_AGAIN_SECONDS = 1.0
 
 
 class ServedProtocol(NamedTuple):
@@ -165,6 +182,7 @@ class Server:
     Attributes:
         broker: its streams.
         directory: its users.
+        node: that it is of a cluster; None outside of one.
         addresses: where it listens, by protocol: "stream", "stream/ssl", "amqp", "http", ...
         certificates: for TLS; None without.
         connections: those that are open.
@@ -179,9 +197,11 @@ class Server:
         directory: UserDirectory,
         config: Config,
         outside: Collection[str] = (),
+        node: Node | None = None,
     ) -> None:
         self.broker = broker
         self.directory = directory
+        self.node = node
         self.addresses: dict[str, Address] = {}
         self.certificates: Certificates | None = None
         self.connections = ConnectionRegistry()
@@ -245,6 +265,18 @@ class Server:
                 self.handshakes -= 1
                 self._entering.pop(handshake, None)
         return transport
+
+    async def ended(self, stop: trio.Event) -> None:
+        """Return when `stop` is set, or this node becomes something else."""
+        async with trio.open_nursery() as nursery:
+
+            async def wait(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait, stop)
+            if self.node is not None:
+                nursery.start_soon(wait, self.node.over)
 
     def _announced(self, protocol: ServedProtocol, *, is_tls: bool) -> tuple[str, int]:
         setting = protocol.advertised_tls_port if is_tls else protocol.advertised_port
@@ -339,6 +371,21 @@ class Server:
                     if connection.is_open:
                         nursery.start_soon(self._stop, connection)
 
+    async def hand_over(self, node: Node) -> None:
+        """Store what another node lacks that is about to take over; connections have ended.
+
+        Only then this one says that it has left: else the others wait whether it comes back.
+        """
+        tier = self.broker.tier
+        if not isinstance(tier, Tier) or (tier.has_local and not await node.has_standby()):
+            return
+        try:
+            await tier.hand_over(HAND_OVER_SECONDS)
+        except (Refused, TierError) as error:
+            logger.warning("the nodes that are left wait for this one: %s", error)
+        else:
+            node.has_handed_over = True
+
     async def _stop(self, connection: Connection) -> None:
         with self.broker.supervisor.guarded("ending a connection"):  # others get their answers
             await connection.stop()
@@ -353,8 +400,13 @@ async def serve(
     outside: Collection[str] = (),
     search_place: Place | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
-) -> None:
+) -> bool:
     """Serve until `stop` is set; connections then get the answers that are due to them.
+
+    A node of a cluster also ends when it becomes something else: it leads no more, or takes over.
+
+    Returns:
+        Whether it has to be started again, as that.
 
     Args:
         config: settings.
@@ -370,6 +422,23 @@ async def serve(
     """
     if stop is None:
         stop = trio.Event()
+    is_other = False
+    try:
+        await _serve_once(config, stop, now_ms, bound, outside, search_place, task_status)
+    except* StartAgain:
+        is_other = True
+    return is_other or not stop.is_set()
+
+
+async def _serve_once(
+    config: Config,
+    stop: trio.Event,
+    now_ms: Callable[[], int],
+    bound: dict[str, list[socket.socket]] | None,
+    outside: Collection[str],
+    search_place: Place | None,
+    task_status: trio.TaskStatus[Server],
+) -> None:
     async with AsyncExitStack() as sockets:
         if bound is None:
             bound = sockets.enter_context(bound_ports(config))
@@ -377,11 +446,11 @@ async def serve(
         endpoints = _endpoints({name: bound[name] for name in bound if name not in outside})
         for listener in (one for endpoint in endpoints for one in endpoint.listeners):
             sockets.push_async_callback(listener.aclose)
+        addresses = addresses_of(bound)
         async with (
-            open_server(config, now_ms, search_place, outside) as server,
+            open_server(config, now_ms, search_place, outside, addresses) as server,
             trio.open_nursery() as connections,
         ):
-            server.addresses.update(addresses_of(bound))
             server.certificates, server.serving = certificates, connections
             async with trio.open_nursery() as listening:
                 await _start_http(server, bound, outside, stop, connections)
@@ -398,10 +467,11 @@ async def serve(
                         )
                     )
                 task_status.started(server)
-                await stop.wait()
+                await server.ended(stop)
                 server.serving = None
                 listening.cancel_scope.cancel()
-            await server.drain()
+            if stop.is_set():
+                await server.drain()
             connections.cancel_scope.cancel()
 
 
@@ -429,6 +499,7 @@ async def open_server(
     now_ms: Callable[[], int] = wall_clock_ms,
     search_place: Place | None = None,
     outside: Collection[str] = (),
+    addresses: Mapping[str, Address] = MappingProxyType({}),
 ) -> AsyncIterator[Server]:
     """A server over the data folder, without a listener.
 
@@ -437,20 +508,23 @@ async def open_server(
         now_ms: the wall clock.
         search_place: see Broker.
         outside: see `serve`.
+        addresses: where it listens, by the names of listeners.
 
     Raises:
         StartError: the data folder cannot be used.
+        StartAgain: this node has become something else before it served anybody.
     """
-    with _data_folder(config.data) as lock:
-        follower = await _prepare_folder(config, now_ms)
-        identity = await _begin_epoch(config.data)
+    async with _node_of(config, addresses, now_ms) as (lock, node):
+        config = config if node is None else node.config
+        follower = await _prepare_folder(config, now_ms, node)
+        identity = await _begin_epoch(config)
         try:
             catalog = Catalog(config.data)
             if config.tier and follower is None:
                 open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
                 await catch_up(config.data, open_store, identity)
             contents = catalog.contents()
-            writer = CatalogWriter(catalog, is_read_only=follower is not None)
+            writer = CatalogWriter(catalog, None if follower is None else follower.read_only)
             directory = UserDirectory(writer)
             await directory.open(catalog, as_sent(config.user), config.password, DEFAULT_HOST)
         except CatalogError as error:
@@ -468,11 +542,87 @@ async def open_server(
             if follower is not None:
                 follower.begin(broker, directory)
             os.pwrite(lock, _RUNNING, 0)
-            yield Server(broker, directory, config, outside)
+            broker.node = node
+            server = Server(broker, directory, config, outside, node)
+            server.addresses.update(addresses)
+            if node is not None:
+                await _begin_as_node(node, broker, follower)
+            yield server
+            if node is not None and not node.over.is_set():
+                await server.hand_over(node)
         os.ftruncate(lock, 0)  # not after an error
 
 
-async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower | None:
+@asynccontextmanager
+async def _node_of(
+    config: Config, addresses: Mapping[str, Address], now_ms: Callable[[], int]
+) -> AsyncIterator[tuple[int, Node | None]]:
+    """The lock of the data folder, see `_data_folder`, and the node that it is of, if it is."""
+    with _data_folder(config.data) as lock:
+        if not config.node:
+            yield lock, None
+            return
+        async with AsyncExitStack() as stack:
+            opened = open_node(config, _reached_at(config, addresses), now_ms)
+            try:
+                node = await stack.enter_async_context(opened)
+            except (RestoreError, SegmentsError, OSError) as error:
+                raise StartError(str(error)) from error
+            yield lock, node
+
+
+def _reached_at(config: Config, addresses: Mapping[str, Address]) -> dict[str, NodeAddress]:
+    """Where clients reach this server, by the names of listeners."""
+    advertised = {
+        listener_name(STREAM, is_tls=False): config.advertised_port,
+        listener_name(STREAM, is_tls=True): config.advertised_tls_port,
+    }
+    return {
+        name: NodeAddress(config.advertised_host, advertised.get(name) or address.port)
+        for name, address in addresses.items()
+    }
+
+
+async def _begin_as_node(node: Node, broker: Broker, follower: Follower | None) -> None:
+    """Have a node do what it begins as; one that leads has claimed the tier then.
+
+    Raises:
+        StartError: it cannot.
+        StartAgain: another node was faster.
+    """
+    supervisor = broker.supervisor
+    if follower is not None:
+        node.stands_by(lambda: follower.cluster, partial(follower.has_local, node.config.confirm))
+        supervisor.start("watching the leader", node.watch)
+
+        async def sort_out() -> None:
+            await follower.settled()
+            await leftovers.sort_out(broker.data, follower.kept)
+
+        supervisor.start("sorting out what an earlier lead has left", sort_out)
+        return
+    assert isinstance(broker.tier, Tier)  # noqa: S101 - a node has one
+    owner = broker.tier.ownership
+    await owner.settled()
+    if owner.fence:
+        raise StartAgain
+    if not owner.may_write:
+        raise StartError(owner.sentence)
+    try:
+        await node.leads(lambda: owner.cluster, owner.look)
+    except SegmentsError as error:
+        raise StartError(str(error)) from error
+
+    async def lead() -> None:
+        await owner.fenced()
+        node.end("another node has taken over the tier; this one stands by from now on")
+
+    supervisor.start("leading", lead)
+
+
+async def _prepare_folder(
+    config: Config, now_ms: Callable[[], int], node: Node | None
+) -> Follower | None:
     """Restore a data folder where that is asked for, and see that one can be used.
 
     Returns:
@@ -480,11 +630,14 @@ async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower
 
     Raises:
         StartError: it cannot be used.
+        StartAgain: see `open_server`.
     """
     try:
         if config.read_only:
             store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
-            follower = Follower(config.data, store, config.tier, now_ms)
+            parts = config.data, store, config.tier, now_ms
+            read_only = None if node is None else Standby(node)
+            follower = Follower(*parts, read_only, keeps_orphans=node is not None)
             await follower.prepare()
             return follower
         if config.restore:
@@ -493,17 +646,28 @@ async def _prepare_folder(config: Config, now_ms: Callable[[], int]) -> Follower
             check_whole(config.data)
         if config.tier and (config.restore or not is_used(config.data)):
             store = await threads.in_thread(stores.open_store, config.tier, config.tier_endpoint)
-            await (restore if config.restore else check_is_ours)(config.data, store)
+            if config.restore and node is not None:
+                await restore(config.data, store, node.name, node.over_epoch)
+            elif config.restore:
+                await restore(config.data, store)
+            elif node is None:
+                await check_is_ours(config.data, store)
         return None
     except (RestoreError, TierError) as error:
+        if node is not None and isinstance(error.__cause__ or error, _PASSING):
+            logger.warning("node %s begins anew: %s", node.name, error)
+            if isinstance(error.__cause__ or error, TierError) and config.restore:
+                await node.give_way()
+            await trio.sleep(_AGAIN_SECONDS)
+            raise StartAgain from error
         raise StartError(str(error)) from error
 
 
-async def _begin_epoch(data: str) -> Identity:
+async def _begin_epoch(config: Config) -> Identity:
     try:
-        return await threads.in_thread(begin_epoch, data)
+        return await threads.in_thread(partial(begin_epoch, config.data, node=config.node))
     except SegmentsError as error:
-        raise StartError(f"cannot use the data folder {data}: {error}") from error
+        raise StartError(f"cannot use the data folder {config.data}: {error}") from error
 
 
 @asynccontextmanager

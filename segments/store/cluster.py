@@ -51,6 +51,7 @@ class Cluster:
         start: of its process; two that run on copies of one data folder have one identity. Empty
             before the first has taken it.
         since: manifests of earlier epochs do not count.
+        node: name of that server in a cluster, see heartbeat.py; empty where it is in none.
         tier: the id of the tier; empty in one that an earlier version has begun.
         wals: write-ahead logs of which something is in no manifest yet, that of the earliest
             epoch first.
@@ -63,6 +64,7 @@ class Cluster:
     since: fields.Number = 0
     tier: fields.Text = ""
     wals: tuple[WalMark, ...] = ()
+    node: fields.Node = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ TimeMs = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Uid = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]  # becomes a part of file names
 Creation = Annotated[str, Meta(pattern=r"^[0-9A-Za-z-]{1,64}\Z")]  # becomes a part of keys
+Node = Annotated[str, Meta(pattern=r"^([0-9A-Za-z][0-9A-Za-z._-]{0,63})?\Z")]  # or none
 Suffix = Annotated[str, Meta(pattern=r"^\.[a-z]{1,20}\Z")]
 Plain: TypeAlias = dict[Text, bool | int | float | str | None]
 

@@ -86,6 +86,7 @@ class Entry:
         tier, revision: of its key.
         epoch, writer, start: see Cluster.
         is_claim: this server takes the tier.
+        node: see Cluster; of a claim.
         since, wals: see Cluster; None where they stay.
         change: rows are as of this change of the writer's catalog.
         schema: version of the catalog's tables; 0 without rows.
@@ -103,6 +104,7 @@ class Entry:
     change: fields.Number = 0
     schema: fields.Number = 0
     rows: tuple[Row, ...] = ()
+    node: fields.Node = ""
 
     @property
     def key(self) -> str:
@@ -156,7 +158,15 @@ def encode_entry(entry: Entry) -> bytes:
     return text + f'{{"crc32":{crc32(text)}}}\n'.encode()
 
 
-_DEFAULTS = {"is_claim": False, "since": None, "wals": None, "change": 0, "schema": 0, "rows": ()}
+_DEFAULTS = {
+    "is_claim": False,
+    "node": "",
+    "since": None,
+    "wals": None,
+    "change": 0,
+    "schema": 0,
+    "rows": (),
+}
 
 
 def _plain(entry: Entry) -> dict[str, object]:
@@ -233,6 +243,7 @@ def after(cluster: Cluster, entry: Entry) -> Cluster:
         start=entry.start,
         since=cluster.since if entry.since is None else entry.since,
         wals=cluster.wals if entry.wals is None else entry.wals,
+        node=entry.node if entry.is_claim else cluster.node,
     )
 
 

@@ -4,14 +4,15 @@
     v1/~log/<tier>/<revision>                                   a change of metadata
     v1/~snapshots/<tier>/<revision>.<uid>                       the catalog as of a revision
     v1/~wal/<epoch>/<slot>                                      chunks in no manifest yet
+    v1/~nodes/<node>                                            replaced by its node
     v1/<virtual host>/<stream>~<creation>/manifest              replaced by compare-and-set
     v1/<virtual host>/<stream>~<creation>/<base>.<epoch>.<uid>.segment, .index, .filter, .keys
     v1/<virtual host>/<stream>~<creation>/<next>.<epoch>.<uid>.tracking
 
-All but manifests are written once, most of them under a name of their own: two servers can leave
-objects that nobody refers to, but never replace each other's. Earlier versions had copies of the
-catalog in `v1/catalog`. A stream that is deleted and created
-again has another creation id, so it shares nothing with the one before.
+All but manifests and heartbeats are written once, most of them under a name of their own: two
+servers can leave objects that nobody refers to, but never replace each other's. Earlier versions
+had copies of the catalog in `v1/catalog`. A stream that is deleted and created again has another
+creation id, so it shares nothing with the one before.
 """
 
 import re
@@ -24,7 +25,8 @@ CLUSTER = f"{VERSION}/cluster"
 CATALOG_FOLDER = f"{VERSION}/catalog"
 WAL_FOLDER = f"{VERSION}/~wal"  # no virtual host's folder begins with ~
 LOG_FOLDER, SNAPSHOT_FOLDER = f"{VERSION}/~log", f"{VERSION}/~snapshots"
-NO_HOSTS = frozenset((CATALOG_FOLDER, WAL_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER))
+NODES_FOLDER = f"{VERSION}/~nodes"
+NO_HOSTS = frozenset((CATALOG_FOLDER, WAL_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, NODES_FOLDER))
 MANIFEST_NAME = "manifest"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
@@ -101,6 +103,11 @@ def log_folder(tier: str) -> str:
 def entry_key(tier: str, revision: int) -> str:
     """The key of an entry of the log."""
     return f"{log_folder(tier)}/{revision:020d}"
+
+
+def node_key(node: str) -> str:
+    """The key of a node's heartbeat."""
+    return f"{NODES_FOLDER}/{node}"
 
 
 def snapshot_folder(tier: str) -> str:

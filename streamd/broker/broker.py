@@ -19,6 +19,7 @@ from streamd.broker.catalog.writer import CatalogWriter, Turn
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.disk_floor import DiskFloor
 from streamd.broker.orphans import set_aside
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
 from streamd.broker.search_places import InTurns, Place
 from streamd.broker.searches import Searches
@@ -42,6 +43,7 @@ from streamd.net.clock import wall_clock_ms
 from streamd.net.poller import open_poller
 from streamd.net.rounds import Rounds
 from streamd.operations.argument_kinds import Value
+from streamd.operations.cluster import NodeReports
 from streamd.operations.errors import NoSuch
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.routing import Binding, ExchangeRow
@@ -78,6 +80,7 @@ class Broker:
         supervisor: runs background tasks, and counts their faults.
         history: the same over the last hour.
         tier: what the tier tells of itself; None without one.
+        node: what the node tells that this server is of a cluster; None where it is none.
         fetcher: fetches what is read of cold segments, once it knows a store.
         floor: how much of the disk is to stay free.
     """
@@ -116,6 +119,7 @@ class Broker:
         parts = self.supervisor, self.fetcher, catalog, self.traffic
         tier = None if make_tier is None else make_tier(*parts)
         self.tier: TierReports | None = tier
+        self.node: NodeReports | None = None
         self.searches = Searches(now_ms, search_place or InTurns())
         self.floor = DiskFloor(data, min_disk_free)
         self.history = History(self.traffic, self.streams, now_ms)
@@ -146,9 +150,15 @@ class Broker:
         return any(host.alarms() for host in self.virtual_hosts.values())
 
     @property
+    def read_only(self) -> ReadOnly | None:
+        """Another server writes everything that is here; None where this one does."""
+        follower = self._resources.follower
+        return None if follower is None else follower.read_only
+
+    @property
     def is_read_only(self) -> bool:
         """Another server writes everything that is here."""
-        return self._resources.follower is not None
+        return self.read_only is not None
 
     def _epoch(self) -> int | None:
         tier = self._resources.tier

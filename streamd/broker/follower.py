@@ -39,6 +39,7 @@ import math
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -55,7 +56,7 @@ from segments.journal import JOURNAL_NAME, journal_of, tracking_in
 from segments.marks import LIFE, put_mark
 from segments.segment import MAX_OFFSET, SEGMENT_SUFFIX, parse_name
 from segments.store.bad_object import BadObjectError
-from segments.store.cluster import WalMark
+from segments.store.cluster import Cluster, WalMark
 from segments.store.local_copy import MANIFEST_FILE
 from segments.store.lookup import (
     FoundManifest,
@@ -75,7 +76,8 @@ from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import CATALOG_FILE, CatalogError, Contents
 from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
-from streamd.broker.read_only import ReadOnlyError
+from streamd.broker.nodes.leftovers import Kept, together
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.resources import Following
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.stream import Stream
@@ -84,9 +86,11 @@ from streamd.broker.tier.folding import make_catalog
 from streamd.broker.tier.patience import each, retry_store
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.broker.tier.restore import (
+    CATALOG_COPY,
     SCRATCH,
     SQLITE_SUFFIXES,
     STREAMS,
+    TAILS,
     RestoreError,
     Stored,
     put_streams,
@@ -101,6 +105,7 @@ from streamd.broker.tier.wal_reading import ReadSlot, StoredTail
 from streamd.net import threads
 from streamd.net.turns import in_turns
 from streamd.net.wakeup import Wakeup
+from streamd.operations.arguments import CONFIRM, STORE
 from streamd.operations.names import Name, as_sent
 from streamd.operations.tier_reports import (
     Collected,
@@ -120,7 +125,6 @@ SLOT_SECONDS = 1.0
 _SLOTS_IDLE_SECONDS = 60.0  # without a slot
 _MOST_TAILS = 2 << 30  # bytes on the disk; then slots wait for manifests
 _OPEN_SECONDS = 10.0  # that opening a log waits for the store
-_CATALOG, _TAILS = "catalog-copy", "tails"  # folders of the data folder
 
 
 class Directory(Protocol):
@@ -204,6 +208,10 @@ class Follower:
 
     Args:
         now_ms: the wall clock.
+        keeps_orphans: those in the data folder are of an earlier life of it.
+
+    Attributes:
+        read_only: says how changes are refused here.
     """
 
     _broker: Broker
@@ -212,8 +220,18 @@ class Follower:
     _held: Held
     _old_files: list[str]
 
-    def __init__(self, data: str, store: ObjectStore, url: str, now_ms: Callable[[], int]) -> None:
-        self._data = data
+    def __init__(
+        self,
+        data: str,
+        store: ObjectStore,
+        url: str,
+        now_ms: Callable[[], int],
+        read_only: ReadOnly | None = None,
+        *,
+        keeps_orphans: bool = False,
+    ) -> None:
+        self.read_only = read_only or ReadOnly()
+        self._data, self._keeps_orphans = data, keeps_orphans
         self._store = CountedStore(store)
         self._url = url
         self._now_ms = now_ms
@@ -227,6 +245,16 @@ class Follower:
         self._logs, self._wals_changed = GrowingLogs(), Wakeup()
         self._tails_turn = trio.Lock()  # who changes tails
         self._num_tails, self._old_files, self._slot_fault = 0, [], ""
+        self._num_looks, self._looked, self._have_slots = (
+            0,
+            trio.lowlevel.ParkingLot(),
+            trio.Event(),
+        )
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is known of the tier, once it was prepared."""
+        return self._held.cluster
 
     # -- the start
 
@@ -278,10 +306,11 @@ class Follower:
                 )
             replace_file(disk, str(marker), b"").close()
             disk.sync_folder(self._data)
-        for name in (STREAMS, _CATALOG, _TAILS, "trash", "orphans"):
+        kept = () if self._keeps_orphans else ("orphans",)
+        for name in (STREAMS, CATALOG_COPY, TAILS, "trash", *kept):
             if Path(self._data, name).exists():
                 disk.remove_folder(str(Path(self._data, name)))
-        disk.make_folder(str(Path(self._data, _TAILS)))
+        disk.make_folder(str(Path(self._data, TAILS)))
         for suffix in SQLITE_SUFFIXES:
             disk.remove(str(catalog) + suffix)
 
@@ -302,6 +331,30 @@ class Follower:
 
     # -- looking
 
+    async def settled(self) -> None:
+        """Return when all is known that the store has now: first what slots have."""
+        await self._have_slots.wait()
+        for one in self._streams.values():
+            one.due_at = 0.0
+        wanted = self._num_looks + 2  # the next one may have begun
+        while self._num_looks < wanted:
+            await self._looked.park()
+
+    def has_local(self, confirm: str) -> bool:
+        """Whether there are streams that do not wait for the store; `confirm` is the default."""
+        rows = self._catalog.contents.streams
+        return any(row.effective.get(CONFIRM, confirm) != STORE for row in rows)
+
+    def kept(self, virtual_host: Name, name: Name) -> Kept:
+        """What the store has of a stream."""
+        one = self._followed(virtual_host, name)
+        if one is None or not one.creation or one.fault:  # all of it is kept then
+            return Kept("", [])
+        ranges = [] if one.tail is None else one.tail.ranges
+        if one.manifest is not None:
+            ranges += [(part.base_offset, part.next_offset) for part in one.manifest.segments]
+        return Kept(one.creation, together(ranges))
+
     async def run(self) -> None:
         """Look at the store again and again, until cancelled."""
         while True:
@@ -316,6 +369,8 @@ class Follower:
                 if self._away:
                     logger.info("the tier answers again")
                 self._away = ""
+                self._num_looks += 1
+                self._looked.unpark_all()
 
     async def _look(self) -> None:
         held, entries = await ask(claims.go_on, self._store, self._held)
@@ -345,21 +400,23 @@ class Follower:
 
     def _make_catalog(self, found: Found) -> None:
         """Make a copy of the catalog of the server that writes; blocks."""
-        folder = str(Path(self._data, _CATALOG))
+        folder = str(Path(self._data, CATALOG_COPY))
         OsDisk().make_folder(folder)
         make_catalog(folder, found)
         self._read_rows(())
 
     def _read_rows(self, entries: Iterable[Entry]) -> None:
         """Have in it what entries say, and know what it says then; blocks."""
-        folder = str(Path(self._data, _CATALOG))
+        folder = str(Path(self._data, CATALOG_COPY))
         with usable_catalog(folder) as catalog:
             Unlogged(folder).apply(entries)
             self._catalog = _Copied(*read_all(catalog))
 
     def _put_catalog(self, stored: Sequence[Stored]) -> None:
         """Make the catalog of this server; blocks."""
-        shutil.copyfile(Path(self._data, _CATALOG, CATALOG_FILE), Path(self._data, CATALOG_FILE))
+        shutil.copyfile(
+            Path(self._data, CATALOG_COPY, CATALOG_FILE), Path(self._data, CATALOG_FILE)
+        )
         put_streams(self._data, stored)
 
     async def _list(self) -> None:
@@ -561,6 +618,7 @@ class Follower:
             try:
                 if await self._read_slots():
                     used_at = trio.current_time()
+                self._have_slots.set()
             except SegmentsError as error:
                 fault = f"write-ahead logs are not followed at the moment: {error}"
             if fault and not self._slot_fault:
@@ -614,7 +672,7 @@ class Follower:
                 one.manifest, one.etag, one.stored = None, "", {}
                 self._has_changed = True
             self._num_tails += 1
-            one.tail = StoredTail(key, str(Path(self._data, _TAILS, f"{self._num_tails}.0")))
+            one.tail = StoredTail(key, str(Path(self._data, TAILS, f"{self._num_tails}.0")))
         return one.tail
 
     def _drop_tail(self, one: _Followed) -> None:
@@ -671,7 +729,12 @@ class Follower:
         one = self._followed(virtual_host, name) or _Followed([])
         manifest, tracking = one.manifest, Tracking()
         if manifest is not None:
-            tracking = await retry_store(tracking_of, self._store, manifest, seconds=_OPEN_SECONDS)
+            try:
+                wait = partial(retry_store, seconds=_OPEN_SECONDS)
+                tracking = await wait(tracking_of, self._store, manifest)
+            except BadObjectError:
+                one.due_at = 0.0  # a newer manifest has another one, and this one was removed
+                raise
         elif one.fault:
             raise UnrestoredError(one.fault)
         _take_offsets(tracking, one)
@@ -724,11 +787,11 @@ class Follower:
 
     async def verify(self, virtual_host: Name, name: Name) -> Verification:  # noqa: ARG002
         """See TierReports; the server that writes does it."""
-        raise ReadOnlyError
+        raise self.read_only.refusal()
 
     async def collect(self, *, dry_run: bool) -> Collected:  # noqa: ARG002
         """See TierReports; the server that writes does it."""
-        raise ReadOnlyError
+        raise self.read_only.refusal()
 
     async def upload(
         self,
@@ -737,7 +800,7 @@ class Follower:
         seconds: float,  # noqa: ARG002
     ) -> Uploaded:
         """See TierReports; the server that writes does it."""
-        raise ReadOnlyError
+        raise self.read_only.refusal()
 
 
 def _ends(figures: LogFigures | None) -> tuple[int, int]:

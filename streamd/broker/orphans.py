@@ -8,14 +8,15 @@ from pathlib import Path
 from uuid import uuid4
 
 from segments.codec import FILE_HEADER_SIZE
+from segments.disk import OsDisk
 from segments.marks import STORED
 from segments.store.local_copy import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 
 
-def set_aside(data: str, folder: Path) -> None:
-    """Move a folder to `orphans` in the data folder.
+def set_aside(data: str, folder: Path, what: str = "") -> None:
+    """Move a folder to `orphans` in the data folder, and say so; `what` it is, for people.
 
     Raises:
         OSError: it cannot be moved.
@@ -23,7 +24,9 @@ def set_aside(data: str, folder: Path) -> None:
     aside = Path(data, "orphans", f"{folder.name}-{uuid4().hex[:8]}")
     aside.parent.mkdir(exist_ok=True)
     folder.rename(aside)
-    logger.warning("%s belongs to no stream; it is now %s", folder, aside)
+    for changed in (aside.parent, Path(data)):  # before what it was moved from goes
+        OsDisk().sync_folder(str(changed))
+    logger.warning("%s; it is now %s", what or f"{folder} belongs to no stream", aside)
 
 
 def has_messages(folder: Path) -> bool:

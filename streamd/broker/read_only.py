@@ -1,7 +1,7 @@
 """A server that only reads: what another one has stored in the tier, as it grows.
 
-Every change that somebody asks for is refused in one of three places, all with `ReadOnlyError`:
-of the catalog in catalog/writer.py, of messages and of where a log begins in stream.py.
+Every change that somebody asks for is refused in one of three places, all as `ReadOnly` says: of
+the catalog in catalog/writer.py, of messages and of where a log begins in stream.py.
 """
 
 from streamd.operations.errors import Reason, Refused
@@ -12,8 +12,19 @@ READ_ONLY = (
 )
 
 
-class ReadOnlyError(Refused):
-    """Somebody wants to change something."""
+class ReadOnly:
+    """How changes are refused, and where they are taken.
 
-    def __init__(self) -> None:
-        super().__init__(Reason.PRECONDITION_FAILED, READ_ONLY)
+    Attributes:
+        reason: of the refusal.
+    """
+
+    reason = Reason.PRECONDITION_FAILED
+
+    def refusal(self) -> Refused:
+        """Why it is refused, for who has asked for it."""
+        return Refused(self.reason, READ_ONLY)
+
+    def leader(self, *, is_tls: bool) -> tuple[str, int] | None:  # noqa: ARG002 - of others
+        """Host and port at which clients of the stream protocol reach who takes changes."""
+        return None

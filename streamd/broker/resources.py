@@ -8,6 +8,7 @@ from segments.recovery.tail import Tail
 from segments.stored_part import Marks
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.disk_floor import DiskFloor
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.indexer import Indexer
@@ -64,7 +65,13 @@ class Following(NamedTuple):
 
 
 class FolderSource(Protocol):
-    """Makes the folders of streams that another server writes."""
+    """Makes the folders of streams that another server writes.
+
+    Attributes:
+        read_only: says how changes are refused here.
+    """
+
+    read_only: ReadOnly
 
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """Make a stream's folder, so that its log can be opened; what is to follow what is there.

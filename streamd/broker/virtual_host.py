@@ -17,6 +17,7 @@ from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.partitions import bindings_of, new_super_stream, partitions_of
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector, StandingSelectors
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.super_streams import SuperStreams
@@ -126,7 +127,7 @@ class VirtualHost:
             shared.traffic,
             shared.fetcher,
             tiered,
-            shared.follower is not None,
+            self.read_only,
             shared.floor,
         )
         is_strict = row.arguments.get(FILTER_CONTRACT) == STRICT
@@ -533,9 +534,10 @@ class VirtualHost:
                 stream.set_policy(self.logs.policy(row))
 
     @property
-    def is_read_only(self) -> bool:
-        """Another server writes it."""
-        return self._resources.follower is not None
+    def read_only(self) -> ReadOnly | None:
+        """Another server writes it; None where this one does."""
+        follower = self._resources.follower
+        return None if follower is None else follower.read_only
 
     async def close(self) -> None:
         """Write what is pending and release all files."""

@@ -6,7 +6,6 @@ Places that messages went to are remembered until anything is declared or bound.
 from collections.abc import Callable, Collection
 
 from streamd.auth.users import Rights
-from streamd.broker.read_only import READ_ONLY
 from streamd.broker.targets import Target, targets_of
 from streamd.broker.virtual_host import VirtualHost
 from streamd.net.turns import Steps
@@ -35,7 +34,6 @@ class Routes:
 
     def __init__(self, host: VirtualHost, rights: Rights) -> None:
         self._host = host
-        self._is_read_only = host.is_read_only
         self._rights = rights
         self._places: dict[tuple[Name, str], list[Target]] = {}
         self._version = -1
@@ -43,8 +41,8 @@ class Routes:
     def require(self, exchange: Name) -> None:
         """Raise Refused unless the user may publish there, and clients may at all."""
         self.require_right(exchange)
-        if self._is_read_only:
-            raise Refused(Reason.PRECONDITION_FAILED, READ_ONLY)
+        if self._host.read_only is not None:
+            raise self._host.read_only.refusal()
         if exchange != DEFAULT_EXCHANGE:
             host = self._host
             try:

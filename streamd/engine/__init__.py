@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.engine.caller import Caller, DoorCaller
+from streamd.engine.cluster import Cluster
 from streamd.engine.connections import Connections
 from streamd.engine.engine import Engine, Handlers, Parts
 from streamd.engine.figures import Figures
@@ -34,6 +35,7 @@ _ROOMS = (
     Connections,
     Overview,
     Tier,
+    Cluster,
     Figures,
 )
 

@@ -79,6 +79,7 @@ class Figures:
             streams=sum(len(host.streams()) for host in broker.virtual_hosts.values()),
             process=self._process,
             tier=tier,
+            node=None if broker.node is None else broker.node.facts(),
             queues_declared=traffic.queues_declared,
             queues_created=traffic.queues_created,
             queues_deleted=traffic.queues_deleted,

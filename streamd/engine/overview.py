@@ -95,6 +95,7 @@ class Overview:
             broker.has_alarms,
             broker.has_looked,
             broker.is_read_only,
+            None if broker.node is None else broker.node.facts(),
             behind,
             server,
         )
@@ -125,7 +126,11 @@ class Overview:
             trouble = "some streams accept no messages"
         elif not self._broker.has_looked:
             trouble = "not all streams have been opened since the start"
-        return s.Health(trouble, {name: at.port for name, at in self._parts.listeners.items()})
+        node = self._broker.node
+        role = "" if node is None else node.facts().role
+        return s.Health(
+            trouble, role, {name: at.port for name, at in self._parts.listeners.items()}
+        )
 
 
 def shown_trouble(caller: Caller, trouble: str) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamd.operations.cluster import NodeFacts
 from streamd.operations.declaration import DOORS, WATCHERS, Operation
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierStatus
@@ -101,6 +102,7 @@ class ServerFigures(msgspec.Struct, frozen=True):
         streams: in all virtual hosts.
         process: see Process; zeros where it could not be asked.
         tier: how it does.
+        node: that it is of a cluster; None where it is in none.
         queues_declared, queues_created, queues_deleted: since the start.
         histograms: confirm_seconds, flush_seconds, slot_seconds, loop_delay_seconds,
             message_bytes.
@@ -119,6 +121,7 @@ class ServerFigures(msgspec.Struct, frozen=True):
     streams: int
     process: Process
     tier: TierStatus
+    node: NodeFacts | None
     queues_declared: int
     queues_created: int
     queues_deleted: int

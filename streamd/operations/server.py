@@ -7,6 +7,7 @@ import msgspec
 
 from streamd.net.actor import Happened
 from streamd.net.transport import Address
+from streamd.operations.cluster import NodeFacts
 from streamd.operations.declaration import Operation
 from streamd.operations.names import Name
 
@@ -167,6 +168,7 @@ class Overview(msgspec.Struct, frozen=True):
         has_alarms: some stream takes no messages, one that the user may not see perhaps.
         has_looked: each stream has been opened since the start, or could not be.
         is_read_only: it only reads what another server writes.
+        node: that it is of a cluster; None where it is in none.
         behind: consumers that are furthest behind.
         server: None for who may not look at everything.
     """
@@ -177,6 +179,7 @@ class Overview(msgspec.Struct, frozen=True):
     has_alarms: bool
     has_looked: bool
     is_read_only: bool
+    node: NodeFacts | None
     behind: list[Behind]
     server: ServerFacts | None
 
@@ -192,10 +195,12 @@ class Health(msgspec.Struct, frozen=True):
 
     Attributes:
         trouble: empty if it is.
+        role: of this node of a cluster; empty for a server that is in none.
         ports: on which somebody listens, by protocol.
     """
 
     trouble: str
+    role: str
     ports: dict[str, int]
 
 

@@ -12,6 +12,7 @@ import socket
 from typing import NamedTuple
 
 READY, BEAT, LINK, STOP, STOP_NOW, RELOAD = "ready", "beat", "link", "stop", "stop now", "reload"
+AGAIN = 75  # exit code of an engine that is to be started again, as a node of a cluster is
 _MOST_BYTES = 4_096
 _PR_SET_PDEATHSIG = 1
 

@@ -10,6 +10,7 @@ pair, the engine the other one. What ends how:
 | a door ends, however | it is restarted, after a pause that grows while it keeps ending |
 | a door does not answer for 10 s | it is killed and restarted |
 | the engine ends | doors are killed, the parent ends with the engine's code |
+| the engine ends with `AGAIN` | doors are killed, all are started again |
 | the parent is told to stop | the engine is; doors go on until it has ended |
 | the parent is killed | the kernel kills all children |
 
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from streamd.processes.control import (
+    AGAIN,
     BEAT,
     LINK,
     READY,
@@ -88,7 +90,7 @@ class Parent:
         engine: what the engine does.
         doors: by name, what each door does.
         prepare: called when the engine was started: loads what doors need.
-        ready: called once when all have said that they are ready.
+        ready: called with what the engine says, when all are ready; again when it was restarted.
         stdin: a descriptor whose end stops the server; None for none.
     """
 
@@ -97,12 +99,12 @@ class Parent:
         engine: Work,
         doors: Mapping[str, Work],
         prepare: Callable[[], object],
-        ready: Callable[[], None],
+        ready: Callable[[str], None],
         stdin: int | None = None,
     ) -> None:
         self._engine = Child("engine", engine)
         self._doors = [Child(name, work) for name, work in doors.items()]
-        self._ready: Callable[[], None] | None = ready
+        self._ready, self._told_ready, self._says = ready, False, ""
         self._signals, self._woken = socket.socketpair()
         self._is_stopping = False
         self._order = ""  # that the engine has not taken yet
@@ -118,12 +120,23 @@ class Parent:
             self._wait()
             self._give_order()
             code = self._reap()
+            if code == AGAIN:
+                self._end_doors()
+                code = 0 if self._is_stopping else None
+                if code is None:
+                    self._told_ready = False
+                    self._start(self._engine)
             self._look_after_doors()
+        self._end_doors()
+        return code
+
+    def _end_doors(self) -> None:
         for door in self._doors:
             if door.pid:
                 os.kill(door.pid, signal.SIGKILL)
                 os.waitpid(door.pid, 0)
-        return code
+                self._note_end(door)
+            door.pause = door.due = 0.0
 
     # -- signals
 
@@ -271,9 +284,10 @@ class Parent:
         child.unanswered = 0
         if said.word == READY:
             child.is_ready = True
-            if self._ready is not None and all(c.is_ready for c in (self._engine, *self._doors)):
-                self._ready()
-                self._ready = None
+            self._says = said.text if child is self._engine else self._says
+            if not self._told_ready and all(c.is_ready for c in (self._engine, *self._doors)):
+                self._ready(self._says)
+                self._told_ready = True
 
     def _reap(self) -> int | None:
         """Take note of children that have ended; the exit code of the engine when it has."""
@@ -285,24 +299,29 @@ class Parent:
             if not ended:
                 continue
             found = os.waitstatus_to_exitcode(status)
-            child.pid = 0
-            if child.control is not None:
-                child.control.close()
-                child.control = None
+            self._note_end(child)
             if child is self._engine:
                 code = found if found >= 0 else 128 - found
             elif not self._is_stopping:
-                self._plan(child, f"has ended {_how(found)}: restarting it")
+                # One that has ended in order has lost its way to the engine, which ends, too.
+                self._plan(child, f"has ended {_how(found)}: restarting it", is_fault=found != 0)
         return code
 
-    def _plan(self, door: Child, what: str) -> None:
+    def _note_end(self, child: Child) -> None:
+        child.pid, child.is_ready = 0, False
+        if child.control is not None:
+            child.control.close()
+            child.control = None
+
+    def _plan(self, door: Child, what: str, *, is_fault: bool = True) -> None:
         """Begin a door anew, soon; say `what` has become of it."""
         now = time.monotonic()
         if now - door.began > _RUNS_WELL:
             door.pause = 0.0
         door.due = now + door.pause
         door.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * door.pause))
-        logger.error("the process for %s %s", door.name, what)
+        level = logging.ERROR if is_fault else logging.INFO
+        logger.log(level, "the process for %s %s", door.name, what)
 
     def _look_after_doors(self) -> None:
         now = time.monotonic()

@@ -18,6 +18,7 @@ from clients.errors import ConnectionLost
 from clients.uri import Endpoint
 from streamd.cli import main
 from streamd.connections.stream import connection
+from streamd.operations.cluster import NodeReports
 from streamd.operations.tier_reports import TierReports
 from tests.support.server import Harness, harness
 
@@ -77,6 +78,7 @@ class CommandLine:
         is_away: nobody answers at the server's address.
         running: the server, while a command is connected.
         tier: of each server.
+        node: that each is of a cluster.
     """
 
     def __init__(self, data: Path) -> None:
@@ -84,6 +86,7 @@ class CommandLine:
         self.is_away = False
         self.running: Harness | None = None
         self.tier: TierReports | None = None
+        self.node: NodeReports | None = None
         self._data = data
         self._num_sent = 0
         self._streams: list[_MemoryStream] = []
@@ -142,6 +145,7 @@ class CommandLine:
         try:
             async with harness(self._data) as self.running:
                 self.running.server.broker.tier = self.tier
+                self.running.server.broker.node = self.node
                 ready.set()
                 await trio.sleep_forever()
         finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 _READY = re.compile(
     r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+) metrics=(\S+)"
     r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?(?: https=\S+:(\d+))?"
-    r"(?: metrics-tls=\S+:(\d+))?\n"
+    r"(?: metrics-tls=\S+:(\d+))?(?: node=(\S+) role=(\S+))?\n"
 )
 # That something real may take: a machine may be busy with other things, and nothing that is waited
 # for takes longer where it comes at all.
@@ -35,6 +35,7 @@ class ServerProcess:
         virtual_host: the one of the addresses.
         log: what it writes to stderr.
         ready_line: what it printed when it was ready.
+        role: what it said that it is then, as a node of a cluster; empty for none.
     """
 
     def __init__(self, data: Path, *options: str, module: str = "streamd") -> None:
@@ -44,7 +45,7 @@ class ServerProcess:
         self.tls_port = 0
         self.http_port = self.https_port = self.amqp_port = self.amqp_tls_port = 0
         self.metrics_port = self.metrics_tls_port = 0
-        self.ready_line = ""
+        self.ready_line = self.role = ""
         self.log = data.with_suffix(".log")
         self._options = options
         self._module = module
@@ -96,7 +97,7 @@ class ServerProcess:
         self.amqp_port, self.http_port, self.metrics_port = map(_port, match.group(3, 4, 5))
         tls = [int(found or 0) for found in match.group(6, 7, 8, 9)]
         self.tls_port, self.amqp_tls_port, self.https_port, self.metrics_tls_port = tls
-        self.ready_line = line
+        self.ready_line, self.role = line, match[11] or ""
         return self
 
     def _first_line(self) -> str:

@@ -533,8 +533,11 @@ async def serving(
 ) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, where servers are simulated; see `harness`."""
     config = Config(data=str(folder), **settings)
-    async with open_server(config, now_ms) as server, trio.open_nursery() as nursery:
-        server.addresses["stream"] = Address("127.0.0.1", 5552)
+    addresses = {"stream": Address("127.0.0.1", 5552)}
+    async with (
+        open_server(config, now_ms, addresses=addresses) as server,
+        trio.open_nursery() as nursery,
+    ):
         running = Harness(server, nursery, folder)
         if is_polled:
             running.poll()

@@ -118,7 +118,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "`v1/~snapshots/TIER/REVISION.UID` | once |": "nothing is left in the store",
         "`probe-UID` | | whether the store can": "nothing is left in the store",
         "CREATION is another one for each life of a": "a life is one stream",
-        "All but manifests, `v1/cluster` and entries of": "what is named stays",
+        "All but manifests, heartbeats, `v1/cluster` and entries of": "what is named stays",
         "**A segment is stored when a manifest names": "a segment is stored before it is named",
         "`epoch`, `writer` | of the server that wrote": "an old server changes nothing",
         "`next_offset` | behind the last stored message;": "what was stored is restored",

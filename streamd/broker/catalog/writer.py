@@ -29,7 +29,7 @@ import trio
 
 from segments import StorageError
 from streamd.broker.catalog.catalog import Catalog, CatalogError, Change
-from streamd.broker.read_only import ReadOnlyError
+from streamd.broker.read_only import ReadOnly
 from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 
@@ -62,7 +62,10 @@ class Turn:
     """
 
     def __init__(
-        self, catalog: Catalog, committed: Callable[[], None], *, is_read_only: bool = False
+        self,
+        catalog: Catalog,
+        committed: Callable[[], None],
+        read_only: ReadOnly | None = None,
     ) -> None:
         self.has_committed = False
         self.made: set[Subject] = set()
@@ -70,12 +73,12 @@ class Turn:
         self.found: set[Subject] = set()
         self._catalog = catalog
         self._committed = committed
-        self._is_read_only = is_read_only
+        self._read_only = read_only
 
     def check_writable(self) -> None:
         """Raise Refused where nothing can be changed; `commit` does, too."""
-        if self._is_read_only:
-            raise ReadOnlyError
+        if self._read_only is not None:
+            raise self._read_only.refusal()
 
     async def commit(self, *changes: Change) -> None:
         """Write all of it; on return it is on the disk.
@@ -97,12 +100,12 @@ class CatalogWriter:
 
     Args:
         catalog: nobody else changes it.
-        is_read_only: every change is refused.
+        read_only: says how every change is refused; None where they are made.
     """
 
-    def __init__(self, catalog: Catalog, *, is_read_only: bool = False) -> None:
+    def __init__(self, catalog: Catalog, read_only: ReadOnly | None = None) -> None:
         self._catalog = catalog
-        self._is_read_only = is_read_only
+        self._read_only = read_only
         self._told: list[Callable[[], None]] = []
         self._stored: Callable[[], Awaitable[None]] | None = None
         self._ends_stored: Callable[[set[Subject]], Awaitable[None]] | None = None
@@ -126,7 +129,7 @@ class CatalogWriter:
             Refused: by `check`; or it is made here, and the tier does not have it for long.
         """
         check()
-        turn = Turn(self._catalog, self._committed, is_read_only=self._is_read_only)
+        turn = Turn(self._catalog, self._committed, self._read_only)
         refusal: Refused | None = None
         async with self._lock:
             with trio.CancelScope(shield=True):

@@ -21,7 +21,7 @@ from segments.store.cache import ColdError
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.filter_contract import FilterContract
 from streamd.broker.declared.standing_selectors import StandingSelectors
-from streamd.broker.read_only import ReadOnlyError
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.fetcher import Demand, Fetcher
 from streamd.broker.streams.log_figures import LogFigures
@@ -72,7 +72,7 @@ class StreamServices(NamedTuple):
         traffic: of the server; None where nobody asks for it.
         fetcher: fetches what is read of cold segments; None where nothing is cold.
         tier: has sealed segments uploaded; None where nobody does.
-        is_read_only: another server writes it; nobody may change anything here.
+        read_only: another server writes it, and nobody may change anything here; None if not.
         floor: says when the disk has too little room; None where nobody minds.
     """
 
@@ -86,7 +86,7 @@ class StreamServices(NamedTuple):
     traffic: Traffic | None = None
     fetcher: Fetcher | None = None
     tier: TierUse | None = None
-    is_read_only: bool = False
+    read_only: ReadOnly | None = None
     floor: Floor | None = None
 
 
@@ -276,8 +276,8 @@ class Stream:
 
     def check_writable(self) -> None:
         """Raise Refused when a publisher cannot be declared now."""
-        if self._services.is_read_only:
-            raise ReadOnlyError
+        if self._services.read_only is not None:
+            raise self._services.read_only.refusal()
         if self.failed is not None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed)
         if self.alarm:
@@ -287,8 +287,9 @@ class Stream:
         """Queue entries; their publisher is told when they are stored."""
         life, tier = self.life, self._tier
         opened = life.opened_log
-        if self._services.is_read_only:
-            pending.publisher.refuse(pending.entries.publishing_ids, Reason.PRECONDITION_FAILED)
+        if self._services.read_only is not None:
+            reason = self._services.read_only.reason
+            pending.publisher.refuse(pending.entries.publishing_ids, reason)
         elif tier is not None and tier.fence:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         elif opened is None or life.state is not StreamState.OPEN:
@@ -425,8 +426,8 @@ class Stream:
         """
         opened = self.life.opened_log
         self._check_there()
-        if self._services.is_read_only:
-            raise ReadOnlyError
+        if self._services.read_only is not None:
+            raise self._services.read_only.refusal()
         if self.failed is not None or opened is None:
             raise Refused(Reason.NOT_AVAILABLE, self.failed or "it is not open")
         await self.settled_in_time()

@@ -43,7 +43,7 @@ from segments.store.metadata_log import (
     read_on,
     read_root,
 )
-from segments.store.object_names import CLUSTER, SNAPSHOT_FOLDER, VERSION
+from segments.store.object_names import CLUSTER, NODES_FOLDER, SNAPSHOT_FOLDER, VERSION
 from segments.store.object_store import MissingError, ObjectStore, TierError
 from streamd.broker.tier.identity import UNKNOWN_TIER, Identity, random_name
 from streamd.net import threads
@@ -233,7 +233,7 @@ def examine(
         if me.tier and not has_word:
             advice = f"; to begin an empty tier there, make the empty file {begins}"
             raise WrongStoreError(_not_there(store, me.tier) + (advice if begins else ""))
-        if set(store.folders(VERSION)) - {SNAPSHOT_FOLDER}:
+        if set(store.folders(VERSION)) - {SNAPSHOT_FOLDER, NODES_FOLDER}:
             raise WrongStoreError(
                 f"the tier {store} has no object {CLUSTER}, and has streams: not all of it is "
                 f"there; {_WAITING}"
@@ -357,6 +357,7 @@ def take(
             writer=me.name,
             start=me.start,
             is_claim=True,
+            node=me.node,
         )
         try:
             return _append(store, held, wanted, may_move=may_move), met

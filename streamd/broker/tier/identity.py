@@ -35,6 +35,7 @@ class Identity(NamedTuple):
         tier: id of the tier that it had last, or UNKNOWN_TIER; empty for one that never had any.
         claimed, revision: epoch with which it has taken that one, and revision of the object that
             says so, as far as is known: what the store has is never from before.
+        node: its name in a cluster; empty where it is in none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Identity(NamedTuple):
     tier: str = ""
     claimed: int = 0
     revision: int = 0
+    node: str = ""
 
     def is_overtaken_by(self, writer: str, epoch: int) -> bool:
         """Whether what a server has written in an epoch says that the tier is not this one's."""
@@ -54,21 +56,33 @@ def random_name() -> str:
     return os.urandom(_HEX_DIGITS // 2).hex()
 
 
-def begin_epoch(data: str, disk: Disk | None = None) -> Identity:
+def begin_epoch(data: str, disk: Disk | None = None, node: str = "") -> Identity:
     """Begin an epoch of the server of a data folder; it is on the device when this returns.
+
+    `node` is its name in a cluster.
 
     Raises:
         CorruptError: the file is damaged.
         StorageError: the system refused.
     """
     disk = disk or OsDisk()
-    if IDENTITY_FILE in disk.list(data):
-        known = _read(data, disk)
-    else:
+    known = known_identity(data, disk)
+    if known is None:
         known = Identity(random_name(), _highest_epoch(data, disk), "", _earlier_tier(data))
-    identity = known._replace(epoch=known.epoch + 1, start=random_name())
+    identity = known._replace(epoch=known.epoch + 1, start=random_name(), node=node)
     keep_epoch(data, identity, disk)
     return identity
+
+
+def known_identity(data: str, disk: Disk | None = None) -> Identity | None:
+    """The server of a data folder in its last life; None for a folder without one.
+
+    Raises:
+        CorruptError: the file is damaged.
+        StorageError: the system refused.
+    """
+    disk = disk or OsDisk()
+    return _read(data, disk) if IDENTITY_FILE in disk.list(data) else None
 
 
 def keep_epoch(data: str, identity: Identity, disk: Disk | None = None) -> None:

@@ -26,7 +26,7 @@ import trio
 
 from segments.disk import Disk
 from segments.store import stores
-from segments.store.cluster import WalMark
+from segments.store.cluster import Cluster, WalMark
 from segments.store.metadata_log import Entry, Found, Held
 from segments.store.object_store import TierError
 from segments.store.stores import probe
@@ -121,6 +121,12 @@ class Ownership:
         return self.state is TierState.OK and self._held is not None
 
     @property
+    def cluster(self) -> Cluster:
+        """What is known of the tier, once this server has taken it."""
+        assert self._held is not None  # noqa: S101 - see above
+        return self._held.cluster
+
+    @property
     def since(self) -> int:
         """Manifests of earlier epochs do not count: they are of an earlier tier, or server."""
         return 0 if self._held is None else self._held.cluster.since
@@ -152,6 +158,16 @@ class Ownership:
     async def taken(self) -> None:
         """Return when this server has the tier."""
         while not self.may_write:
+            await self._changed.park()
+
+    async def settled(self) -> None:
+        """Return when it is known whether this server has the tier."""
+        while not (self.may_write or not self.is_able):
+            await self._changed.park()
+
+    async def fenced(self) -> None:
+        """Return when another server has the tier."""
+        while not self.fence:
             await self._changed.park()
 
     async def check(self) -> None:
@@ -192,9 +208,13 @@ class Ownership:
             pause = next_pause(pause)
             await trio.sleep(shortened(pause))
 
+    def look(self) -> None:
+        """See soon whether this server has the tier still."""
+        self._look.set()
+
     def look_again(self, _error: TierError) -> None:
         """A stream's request has failed: is it the store, or that stream alone?"""
-        self._look.set()
+        self.look()
 
     async def run(self) -> None:
         """Take the tier, and look whether it is still ours."""

@@ -66,6 +66,7 @@ from streamd.broker.catalog.unlogged import Unlogged, rows_of
 from streamd.broker.declared.filter_contract import contract_of
 from streamd.broker.declared.rows import PermissionRow, StreamRow, UserRow
 from streamd.broker.tier import claims
+from streamd.broker.tier.claims import FencedError
 from streamd.broker.tier.folding import make_catalog
 from streamd.broker.tier.identity import Identity, begin_epoch, keep_epoch
 from streamd.broker.tier.patience import each, retry_store
@@ -86,6 +87,7 @@ logger = logging.getLogger(__name__)
 RESTORING = "restoring"  # files of the data folder
 SCRATCH = "read-only"
 STREAMS = "streams"
+CATALOG_COPY, TAILS = SCRATCH_FOLDERS = ("catalog-copy", "tails")  # of one that only reads
 _MOST_CATALOG = 512 << 20  # bytes of a copy of the catalog; 10,000 streams have 2 MB
 _START_SECONDS = 10.0  # that a start waits for a store to say whose it is
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -118,6 +120,10 @@ class Stored(NamedTuple):
 
     row: StreamRow
     manifest: Manifest | None
+
+
+class OvertakenError(RestoreError):
+    """Another server has taken the tier meanwhile."""
 
 
 class _TakenOverError(SegmentsError):
@@ -198,20 +204,27 @@ def is_used(data: str) -> bool:
     return any(Path(data, name).exists() for name in (CATALOG_FILE, RESTORING))
 
 
-async def restore(data: str, store: ObjectStore) -> Restored:
+async def restore(
+    data: str, store: ObjectStore, node: str = "", over: int | None = None
+) -> Restored:
     """Make an empty data folder that of the server that has written into a store.
 
     Args:
         data: the folder; exists, and is locked.
         store: the store.
+        node: see Identity.
+        over: epoch of the claim that is taken over, if it is still the last one; None for any.
 
     Raises:
+        OvertakenError: another server has taken the tier meanwhile.
         RestoreError: it cannot be done; it can be tried again.
     """
     check_empty(data)
     began_at = trio.current_time()
     try:
-        restored = await _Restore(data, store).run()
+        restored = await _Restore(data, store, node, over).run()
+    except (FencedError, _TakenOverError) as error:
+        raise OvertakenError(f"cannot restore the data folder {data}: {error}") from error
     except (SegmentsError, CatalogError, OSError) as error:
         raise RestoreError(f"cannot restore the data folder {data}: {error}") from error
     seconds = trio.current_time() - began_at
@@ -286,9 +299,10 @@ def _take(store: ObjectStore, me: Identity, found: FoundManifest) -> Manifest:
 
 
 class _Restore:
-    def __init__(self, data: str, store: ObjectStore) -> None:
+    def __init__(self, data: str, store: ObjectStore, node: str, over: int | None) -> None:
         self._data = data
         self._store = store
+        self._node, self._over = node, over
         self._me = Identity("", 0, "")
         self._since = 0
         self._has_faults = False
@@ -321,6 +335,13 @@ class _Restore:
         return Restored(len(streams), len(streams) - len(manifests), num_bytes)
 
     def _claim(self) -> Held:
+        if self._over is not None:
+            held = claims.look(self._store)
+            if held is None:
+                raise TierError(f"the tier {self._store} is empty: is it mounted?")
+            if held.cluster.writer != self._me.name and held.cluster.epoch != self._over:
+                raise FencedError(held.cluster)
+            return claims.take(self._store, self._me, held)[0]
         return claims.claim(self._store, self._me, takes_over=True, catalog=self._earlier_catalog)
 
     def _earlier_catalog(self, earlier: EarlierRoot | None) -> claims.Catalog:
@@ -347,7 +368,7 @@ class _Restore:
         else:
             replace_file(disk, str(marker), b"").close()
             disk.sync_folder(self._data)
-        self._me = begin_epoch(self._data)
+        self._me = begin_epoch(self._data, node=self._node)
 
     def _end(self) -> None:
         disk = OsDisk()

@@ -38,6 +38,7 @@ from streamd.broker.tier.segment_uploads import SegmentUploads
 from streamd.broker.tier.stream_manifest import StreamManifest, TieredLog
 from streamd.broker.tier.upload_requests import RequestState, UploadRequest
 from streamd.broker.tier.wal import StoreConfirms, WalStream
+from streamd.operations.arguments import CONFIRM, STORE
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import StreamTier
@@ -217,6 +218,12 @@ class TieredStream:
             self._parts.wants(self)
 
     # -- confirms, see wal.py
+
+    @property
+    def is_confirmed_by_store(self) -> bool:
+        """Nothing of it is confirmed that the store does not have."""
+        row = self._row()
+        return row is not None and row.effective.get(CONFIRM) == STORE
 
     def begin_confirms(self, log: Log) -> WalStream:
         """What is written to its log, which was opened, is confirmed when the store has it."""

@@ -13,6 +13,7 @@ What a stream takes part with is TieredStream.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from functools import partial
@@ -329,6 +330,29 @@ class Tier:
             streams=reports,
         )
 
+    @property
+    def has_local(self) -> bool:
+        """Whether there are streams of which this machine alone may have confirmed something."""
+        return any(map(_is_local, self._streams.values()))
+
+    async def hand_over(self, seconds: float) -> None:
+        """Store what this machine alone has confirmed, before another node goes on with it.
+
+        Raises:
+            Refused: not all of it is there in time.
+            TierError: the store does not answer, or another server has the tier.
+        """
+        with trio.move_on_after(seconds) as waiting:
+            await self._catalog_stored()
+        if waiting.cancelled_caught:
+            raise TierError("the store does not have what was declared last")
+        names: dict[Name, list[Name]] = defaultdict(list)
+        async for stream in in_turns(list(self._streams.values())):
+            if _is_local(stream):
+                names[stream.virtual_host].append(stream.name)
+        for host, found in names.items():
+            await self.upload(host, found, seconds)
+
     def _named(self, virtual_host: Name, names: Iterable[Name]) -> list[TieredStream]:
         found = []
         for name in dict.fromkeys(names):
@@ -476,3 +500,7 @@ class Tier:
     def _in_work(self) -> set[str]:
         """Objects that are about to be named."""
         return {key for stream in list(self._streams.values()) for key in stream.keys_in_work}
+
+
+def _is_local(stream: TieredStream) -> bool:
+    return stream.is_on and not stream.is_gone and not stream.is_confirmed_by_store

@@ -284,6 +284,11 @@ class StoredTail:
         return before
 
     @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """First offset of what follows without a hole, and the one behind it, for each."""
+        return [(part.first, part.next_offset) for part in self._parts]
+
+    @property
     def is_empty(self) -> bool:
         """There are no chunks."""
         return not self._parts

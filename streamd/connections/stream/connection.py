@@ -294,7 +294,8 @@ def make_connection(
 ) -> StreamConnection:
     """See services.MakeConnection."""
     config, broker = services.config, services.broker
-    login = Login(services, announced, services.authenticator(transport))
+    authenticator = services.authenticator(transport)
+    login = Login(services, announced, authenticator, is_tls=transport.is_tls)
     traffic = broker.traffic.protocol(STREAM_PROTOCOL)
     return StreamConnection(
         transport, login, config.frame_max, services.registry, broker.rounds, traffic

@@ -1,0 +1,1 @@
+"""Nodes: servers that share a tier, of which one leads and the others stand by."""

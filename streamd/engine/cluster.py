@@ -1,0 +1,25 @@
+"""What is asked of the cluster."""
+
+from streamd.engine.engine import Call, Handlers, Parts
+from streamd.operations.cluster import ClusterFacts, ForgetNode, GetCluster, node_of
+from streamd.operations.tier_reports import store_errors_refuse
+
+
+class Cluster:
+    """The nodes that share a tier.
+
+    Attributes:
+        handlers: one for each operation.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._broker = parts.broker
+        self.handlers: Handlers = {GetCluster: self._get, ForgetNode: self._forget}
+
+    async def _get(self, _call: Call, _request: GetCluster) -> ClusterFacts:
+        with store_errors_refuse():
+            return await node_of(self._broker.node).cluster()
+
+    async def _forget(self, _call: Call, request: ForgetNode) -> None:
+        with store_errors_refuse():
+            await node_of(self._broker.node).forget(request.name)

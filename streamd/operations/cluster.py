@@ -1,0 +1,124 @@
+"""What can be asked of the cluster that a server is a node of."""
+
+from typing import Protocol
+
+import msgspec
+
+from streamd.operations.declaration import ADMINISTRATORS, WATCHERS, Operation
+from streamd.operations.errors import Reason, Refused
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """A node, as it sees itself.
+
+    Attributes:
+        name: of the node.
+        role: starting, leader, standby or left.
+        leader: who leads, as far as it knows; empty where it does not.
+        leader_address: host and port at which clients of the stream protocol reach that one; empty
+            where it is not known.
+        silent_seconds: how old the leader's last heartbeat is, as far as this node has seen.
+    """
+
+    name: str
+    role: str
+    leader: str
+    leader_address: str
+    silent_seconds: float
+
+
+class ClusterNode(msgspec.Struct, frozen=True):
+    """A node, as its heartbeat in the store says.
+
+    Attributes:
+        name: of the node.
+        role: as in NodeFacts; empty for a heartbeat that cannot be read.
+        leads: the log says that it leads.
+        age: seconds since the heartbeat, by the store's clock and that of who has read it.
+        interval: seconds between two of its heartbeats.
+        since_ms: since when it has this role, in ms since 1970, by its clock.
+        revision: of the log, up to which it has applied it.
+        behind: revisions that it lacks.
+        addresses: where clients reach it, by protocol.
+        version: of the program.
+    """
+
+    name: str
+    role: str = ""
+    leads: bool = False
+    age: float = 0.0
+    interval: float = 0.0
+    since_ms: int = 0
+    revision: int = 0
+    behind: int = 0
+    addresses: dict[str, str] = {}
+    version: str = ""
+
+
+class ClusterFacts(msgspec.Struct, frozen=True):
+    """A cluster, as its store says.
+
+    Attributes:
+        tier: its id.
+        leader: name of the node that leads; empty for a server that has no name.
+        epoch: of that one's claim.
+        revision: of the log.
+        nodes: all that there are, or were, by name.
+    """
+
+    tier: str
+    leader: str
+    epoch: int
+    revision: int
+    nodes: tuple[ClusterNode, ...]
+
+
+class GetCluster(Operation[ClusterFacts], frozen=True, kw_only=True):
+    """Who leads, and how the nodes do."""
+
+    NAME = "cluster.get"
+    NEEDS = WATCHERS
+
+
+class ForgetNode(Operation[None], frozen=True, kw_only=True):
+    """Forget a node that will not come back; one that renews its heartbeat is refused."""
+
+    NAME = "cluster.forget"
+    NEEDS = ADMINISTRATORS
+    CHANGES = True
+
+    name: str
+
+
+class NodeReports(Protocol):
+    """What a node tells of itself, and of its cluster."""
+
+    def facts(self) -> NodeFacts:
+        """The node itself."""
+
+    async def cluster(self) -> ClusterFacts:
+        """All nodes.
+
+        Raises:
+            TierError: the store does not answer.
+        """
+
+    async def forget(self, name: str) -> None:
+        """See ForgetNode.
+
+        Raises:
+            Refused: there is none of that name, or it is there.
+            TierError: the store does not answer.
+        """
+
+
+def node_of(reports: NodeReports | None) -> NodeReports:
+    """What a node tells.
+
+    Raises:
+        Refused: the server is none.
+    """
+    if reports is None:
+        details = "the server is no node of a cluster: its setting node names one, with a tier"
+        raise Refused(Reason.PRECONDITION_FAILED, details)
+    return reports

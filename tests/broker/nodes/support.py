@@ -1,0 +1,230 @@
+"""Nodes of a cluster in one process, at virtual time, with one store in memory."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from segments.store import stores
+from segments.store.heartbeat import Heartbeat, NodeRole, read_heartbeat
+from segments.store.object_store import ObjectStore, TierError
+from streamd.cli.ending import leaves
+from streamd.net import threads
+from streamd.server import StartAgain
+from tests.support.fake_store import FakeStore
+from tests.support.server import Harness, Peer, serving, simulated
+
+TAKEOVER = 10.0
+STORED = {"stream_confirm": "store"}
+
+logger = logging.getLogger(__name__)
+_who: ContextVar["RunningNode | None"] = ContextVar("the node", default=None)
+
+
+class View:
+    """A store as one node reaches it.
+
+    Attributes:
+        is_away: nothing reaches it.
+        before, after: called with each request, by the method's name and the key.
+    """
+
+    def __init__(self, store: FakeStore) -> None:
+        self.is_away = False
+        self.before: Callable[[str, str], None] = lambda _name, _key: None
+        self.after: Callable[[str, str], None] = lambda _name, _key: None
+        self._store = store
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            if self.is_away:
+                raise TierError("the store does not answer")
+            self.before(name, str(arguments[0]))
+            try:
+                return method(*arguments, **more)
+            finally:
+                self.after(name, str(arguments[0]))
+
+        return call
+
+
+class RunningNode:
+    """A node that is started again whenever it becomes something else.
+
+    Attributes:
+        view: how it reaches the store.
+        server: while it is up.
+        num_starts: of servers that were up.
+        error: why it could not start.
+    """
+
+    def __init__(self, name: str, folder: Path, store: FakeStore, settings: dict[str, Any]) -> None:
+        self.name, self.folder = name, folder
+        self.view = View(store)
+        self.server: Harness | None = None
+        self.num_starts = 0
+        self.error: BaseException | None = None
+        self.stop = trio.Event()
+        self.scope = trio.CancelScope()
+        self.has_ended = trio.Event()
+        self._settings = {"tier": f"s3://{name}/tier", "node": name, "tier_roll_seconds": 5}
+        self._settings |= {"tier_delete_delay_seconds": 0, **settings}
+        self._goes_on = trio.Event()
+        self._goes_on.set()
+
+    async def run(self) -> None:
+        _who.set(self)
+        start = trio.current_time()
+        now_ms = lambda: 1_700_000_000_000 + round((trio.current_time() - start) * 1_000)  # noqa: E731
+        try:
+            with self.scope:
+                while not self.stop.is_set():
+                    await self._run_once(now_ms)
+        except* Exception as error:
+            self.error = next(leaves(error))
+            logger.warning("node %s has ended", self.name, exc_info=error)
+        finally:
+            self.server = None
+            self.has_ended.set()
+
+    async def _run_once(self, now_ms: Callable[[], int]) -> None:
+        try:
+            async with serving(self.folder, now_ms, **self._settings) as server:
+                self.server, self.num_starts = server, self.num_starts + 1
+                await server.server.ended(self.stop)
+                self.server = None
+        except* StartAgain:
+            pass
+
+    @property
+    def role(self) -> str:
+        if self.server is None:
+            return ""
+        assert self.server.server.node is not None
+        return self.server.server.node.role
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role == NodeRole.LEADER
+
+    @property
+    def is_standby(self) -> bool:
+        return self.role == NodeRole.STANDBY
+
+    def pause(self) -> None:
+        """As SIGSTOP: what it has asked of disk and store is not answered."""
+        self._goes_on = trio.Event()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    async def gone_on(self) -> None:
+        with trio.CancelScope(shield=not self._goes_on.is_set()):
+            await self._goes_on.wait()
+
+    async def kill(self) -> None:
+        """As kill -9: it says nothing more."""
+        self.view.is_away = True
+        self.scope.cancel()
+        await self.has_ended.wait()
+
+    async def end(self) -> None:
+        """As SIGTERM."""
+        self.stop.set()
+        await self.has_ended.wait()
+
+    async def peer(self) -> Peer:
+        await until(lambda: self.server is not None)
+        assert self.server is not None
+        return await self.server.peer()
+
+
+class Nodes:
+    """A cluster that is about to be.
+
+    Attributes:
+        store: that all share.
+    """
+
+    def __init__(self, folder: Path, nursery: trio.Nursery) -> None:
+        self.store = FakeStore()
+        self.views: dict[str, View] = {}
+        self._folder, self._nursery = folder, nursery
+        self.nodes: list[RunningNode] = []
+
+    def start(self, name: str, folder: str = "", **settings: Any) -> RunningNode:
+        """Start a node, or start it again."""
+        node = RunningNode(name, self._folder / (folder or name), self.store, settings)
+        node.folder.mkdir(exist_ok=True)
+        self.views[name] = node.view
+        self.nodes.append(node)
+        self._nursery.start_soon(node.run)
+        return node
+
+    def open_store(self, url: str, _endpoint: str = "") -> ObjectStore:
+        return self.views[url.split("/")[2]]  # type: ignore[return-value]
+
+    def beat(self, name: str) -> Heartbeat | None:
+        found = read_heartbeat(self.store, name)
+        return None if found is None else found.heartbeat
+
+    @property
+    def leaders(self) -> list[str]:
+        return [node.name for node in self.nodes if node.is_leader]
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Nodes]:
+    """Nodes in this block share a store."""
+    opened = stores.open_store
+    with simulated(), _paused():
+        async with trio.open_nursery() as nursery:
+            nodes = Nodes(folder, nursery)
+            stores.open_store = nodes.open_store
+            try:
+                yield nodes
+            finally:
+                for node in nodes.nodes:
+                    node.go_on()
+                nursery.cancel_scope.cancel()
+                stores.open_store = opened
+
+
+@contextmanager
+def _paused() -> Iterator[None]:
+    """Whatever a node does in threads waits while it is paused, before it is done and after."""
+    inner = threads.in_thread
+
+    async def in_thread(work: Callable[..., Any], *arguments: object) -> Any:
+        node = _who.get()
+        if node is None:
+            return await inner(work, *arguments)
+        await node.gone_on()
+        try:
+            return await inner(work, *arguments)
+        finally:
+            await node.gone_on()
+
+    threads.in_thread = in_thread
+    try:
+        yield
+    finally:
+        threads.in_thread = inner
+
+
+async def until(is_true: Callable[[], bool], seconds: float = 300) -> float:
+    """Wait until something is so; how long that took."""
+    began_at = trio.current_time()
+    with trio.fail_after(seconds):
+        while not is_true():
+            await trio.sleep(0.05)
+    return trio.current_time() - began_at
