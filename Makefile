@@ -63,6 +63,7 @@ kills: $(VENV)/.test #+ repeated kill -9 under load, and a server that is paused
 	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 	$(BIN)/python -m tests.crash.tier_kills --kills $(KILLS)
 	$(BIN)/python -m tests.crash.tier_kills --kills $(KILLS) --confirm store
+	$(BIN)/python -m tests.crash.node_kills --kills $(KILLS) --takeover-seconds 3
 
 test-fast: $(VENV)/.test #+ the test suite without the tests marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not interop and not browser and not cluster and not sample"

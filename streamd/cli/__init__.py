@@ -65,6 +65,11 @@ _COMMANDS = {
     "tier": _Place(
         "streamd.cli.tier", "tier", "Look at the object store that full segments are uploaded to."
     ),
+    "cluster": _Place(
+        "streamd.cli.cluster",
+        "cluster",
+        "Look at the servers that share a tier, of which one leads.",
+    ),
     "selector": _Place(
         "streamd.cli.selectors", "selector", "Register, list and delete standing selectors."
     ),

@@ -41,7 +41,7 @@ from streamd.net.actor import recent
 from streamd.net.transport import Address
 from streamd.processes import control
 from streamd.processes.child import follow
-from streamd.processes.control import READY, Said, say
+from streamd.processes.control import AGAIN, READY, Said, say
 from streamd.processes.parent import Parent, Work
 from streamd.server import Server, StartError, addresses_of, bound_ports, serve as serve_streams
 from streamd.service_manager import ServiceManager
@@ -185,7 +185,7 @@ def _run_all(
     settings: Config,
     bound: dict[str, list[socket.socket]],
     outside: Sequence[str],
-    engine: Callable[..., None],
+    engine: Callable[..., bool],
     *,
     until_stdin_ends: bool,
 ) -> None:
@@ -194,7 +194,8 @@ def _run_all(
         load_to_stay("streamd.doors")
     gc.freeze()  # modules stay: to look for garbage in them would hold everybody up
     if not outside:
-        engine(None, until_stdin_ends=until_stdin_ends)
+        while engine(None, until_stdin_ends=until_stdin_ends):
+            pass  # it is another one now, see streamd/broker/nodes/node.py
         return
     ports = {"HTTP": set(HTTP_PORTS) - set(METRICS_PORTS), "metrics": set(METRICS_PORTS)}
     for number in range(1, settings.amqp_processes + 1):
@@ -208,7 +209,7 @@ def _run_all(
         partial(_as_child, engine),
         doors,
         prepare=partial(_load_doors, settings),
-        ready=partial(_say_ready, addresses_of(bound)),
+        ready=partial(_say_ready, addresses_of(bound), settings.node),
         stdin=sys.stdin.fileno() if until_stdin_ends else None,
     )
     code = parent.run()
@@ -217,18 +218,17 @@ def _run_all(
 
 
 def _as_child(
-    engine: Callable[[socket.socket], None], parent: socket.socket, _other: socket.socket | None
+    engine: Callable[[socket.socket], bool], parent: socket.socket, _other: socket.socket | None
 ) -> int:
     """Run the engine in a process of its own; returns its exit code."""
     try:
-        engine(parent)
+        return AGAIN if engine(parent) else 0
     except Failed as error:
         if is_json():
             logger.critical("%s", error.message)
         else:
             error.show()
         return error.exit_code
-    return 0
 
 
 def _run_engine(
@@ -240,8 +240,8 @@ def _run_engine(
     parent: socket.socket | None,
     *,
     until_stdin_ends: bool = False,
-) -> None:
-    """Run the streams, and all ports but those that are outside.
+) -> bool:
+    """Run the streams, and all ports but those that are outside; whether it has to run again.
 
     Args:
         settings: see Config.
@@ -256,11 +256,12 @@ def _run_engine(
         Failed: the server cannot start.
     """
     refused: list[BaseException] = []
+    is_again = False
     logging.getLogger().addHandler(recent)
     try:
         work = partial(_run, settings, bound, outside, manager, search_place, parent)
         with written_apart():
-            trio.run(partial(work, until_stdin_ends=until_stdin_ends))
+            is_again = trio.run(partial(work, until_stdin_ends=until_stdin_ends))
     except* StartError as group:
         refused += leaves(group)
     except* Exception:
@@ -268,6 +269,7 @@ def _run_engine(
         raise
     if refused:
         raise Failed(str(refused[0]))
+    return is_again
 
 
 def _run_door(
@@ -294,11 +296,12 @@ def _load_doors(settings: Config) -> None:
         load_to_stay("streamd.processes.amqp")
 
 
-def _say_ready(addresses: Mapping[str, Address]) -> None:
+def _say_ready(addresses: Mapping[str, Address], node: str = "", role: str = "") -> None:
+    line = _where(addresses) + (f" node={node} role={role}" if node else "")
     try:
-        write(f"streamd ready {_where(addresses)}")
+        write(f"streamd ready {line}")
     except (Failed, ReaderLeft):  # as a daemon has it
-        logger.warning("nobody reads stdout; ready at %s", _where(addresses))
+        logger.warning("nobody reads stdout; ready at %s", line)
 
 
 def _allow_many_files() -> None:
@@ -321,14 +324,15 @@ async def _run(
     parent: socket.socket | None,
     *,
     until_stdin_ends: bool,
-) -> None:
-    stop = trio.Event()
+) -> bool:
+    stop, is_again = trio.Event(), False
     async with trio.open_nursery() as nursery:
 
         async def serve_to_the_end(
             task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
         ) -> None:
-            await serve_streams(
+            nonlocal is_again
+            is_again = await serve_streams(
                 config,
                 stop=stop,
                 bound=bound,
@@ -337,6 +341,7 @@ async def _run(
                 task_status=task_status,
             )
             nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint()  # it may not have begun: nobody is to wait for that
 
         child = None
         if parent is None:
@@ -352,11 +357,17 @@ async def _run(
             starting.cancel_scope.cancel()
         if child is None or parent is None:
             await nursery.start(_reload_on_signal, server, manager)
-            _say_ready(server.addresses)
+            _say_ready(server.addresses, config.node, _role(server))
         else:
             child.server, child.manager = server, manager
-            say(parent, READY)
+            say(parent, READY, _role(server))
         manager.ready(server.broker.supervisor, nursery, stop, partial(_figures, server))
+    return is_again
+
+
+def _role(server: Server) -> str:
+    """What a node of a cluster is; empty for a server that is in none."""
+    return "" if server.node is None else server.node.role
 
 
 class _Child:
@@ -394,6 +405,8 @@ def _figures(server: Server) -> str:
     troubles = sum(len(host.alarms()) for host in hosts)
     in_trouble = f", {plural(troubles, 'stream accepts', 'streams accept')} no messages"
     text = f"{plural(streams, 'stream')}, {plural(connections, 'connection')}"
+    if server.node is not None:
+        text = f"node {server.node.name}, {server.node.role}: {text}"
     return text + (in_trouble if troubles else "")
 
 

@@ -12,6 +12,7 @@ from segments.words import duration, percent, plural, rate, size
 from streamd.cli.asking import ask
 from streamd.cli.common import json_option, run_client, uri_option
 from streamd.cli.terminal import escaped, shown, write, write_json
+from streamd.operations.cluster import NodeFacts
 from streamd.operations.server import GetOverview, Overview, ServerFacts
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ def _rows(found: Overview) -> Iterator[tuple[str, str]]:
     publishers, consumers = plural(totals.publishers, "publisher"), totals.consumers
     text = f"{plural(totals.connections, 'connection')}, {publishers}"
     yield "clients", f"{text}, {plural(consumers, 'consumer')}"
-    if found.is_read_only:
+    if found.node is not None:
+        yield "node", _node(found.node)
+    elif found.is_read_only:
         yield "role", "read-only: another server writes"
     if server is not None:
         yield from _server_rows(server)
@@ -109,6 +112,15 @@ def _rows(found: Overview) -> Iterator[tuple[str, str]]:
         text = f"{shown(one.who)} of {shown(one.stream)} {_in(one.vhost)}"
         behind = f"{duration(one.seconds)}, {plural(one.messages, 'message')}"
         yield "behind", f"{text.rstrip()}: {behind}"
+
+
+def _node(node: NodeFacts) -> str:
+    if node.role != "standby":
+        return f"{node.name}, {node.role}"
+    leader = node.leader or "a server without --node"
+    where = f" at {node.leader_address}" if node.leader_address else ""
+    seen = f", seen {duration(node.silent_seconds)} ago" if node.leader_address else ""
+    return f"{node.name}, {node.role}: {leader}{where} leads{seen}"
 
 
 def _server_rows(server: ServerFacts) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ class HealthPaths:
 
     def __init__(self, service: Service) -> None:
         self._door = service.link.door
-        self._trouble = ""
+        self._trouble = self._role = ""
         self._looked_at = -math.inf
         self.routes = [Route(LIVE, self._live), Route(READY, self._ready)]
 
@@ -34,18 +34,23 @@ class HealthPaths:
     async def _live(self, _request: Request) -> Response:
         """Whether the server answers at all."""
         await self._look()
-        return json_answer({"status": "ok"})  # the engine answers
+        return json_answer({"status": "ok", **self._as()})  # the engine answers
 
     @described(Operation(answer="Health", failures={503: "Health"}, is_open=True))
     async def _ready(self, _request: Request) -> Response:
         """Whether all streams have been opened since the start, and accept messages."""
         await self._look()
         if self._trouble:
-            return json_answer({"status": "failed", "reason": self._trouble}, 503)
-        return json_answer({"status": "ok"})
+            return json_answer({"status": "failed", "reason": self._trouble, **self._as()}, 503)
+        return json_answer({"status": "ok", **self._as()})
+
+    def _as(self) -> dict[str, str]:
+        """What the server is as a node of a cluster; nothing where it is in none."""
+        return {"role": self._role} if self._role else {}
 
     async def _look(self) -> None:
         now = trio.current_time()
         if now - self._looked_at >= _SECONDS:
-            self._trouble = (await self._door.ask(GetHealth())).trouble
+            found = await self._door.ask(GetHealth())
+            self._trouble, self._role = found.trouble, found.role
             self._looked_at = now

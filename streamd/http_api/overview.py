@@ -2,6 +2,7 @@
 
 import os
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -49,7 +50,7 @@ class OverviewPaths:
     async def _overview(self, request: Request) -> Response:
         """The server, and how many things there are."""
         found = await self._ask(request, GetOverview())
-        totals, server = found.totals, found.server
+        totals, server, node = found.totals, found.server, found.node
         about_server: Row = {}
         if server is not None:
             about_server = {
@@ -67,6 +68,7 @@ class OverviewPaths:
                 "node": NODE,
                 "default_queue_type": "stream",
                 "read_only": found.is_read_only,
+                **({} if node is None else {"cluster": msgspec.to_builtins(node)}),
                 "exchange_types": [{"name": name, "enabled": True} for name in ExchangeType],
                 "message_stats": {},
                 "queue_totals": message_counts(totals.messages),

@@ -267,6 +267,7 @@ SCHEMAS: dict[str, Schema] = {
     "Health": row(
         status=text("`ok` or `failed`."),
         port=number("The port that was asked for."),
+        role=text("Of a node of a cluster: `leader` or `standby`."),
         reason=text("Why it failed."),
         missing=text("The port that nobody listens on."),
         alarms=about(
@@ -281,6 +282,18 @@ SCHEMAS: dict[str, Schema] = {
         node=TEXT,
         default_queue_type=TEXT,
         read_only=flag("It serves what another server stores in the tier, and changes nothing."),
+        cluster=about(
+            row(
+                name=text("Of this node."),
+                role=text("`leader` or `standby`."),
+                leader=text("Name of the node that leads; empty where it is not known."),
+                leader_address=text("Where clients of the stream protocol reach that one."),
+                silent_seconds=number(
+                    "How old its last heartbeat is, as far as this one has seen."
+                ),
+            ),
+            "What the server is as a node of a cluster; left out where it is in none.",
+        ),
         exchange_types={"type": "array", "items": row(name=TEXT, enabled=FLAG)},
         message_stats=about(ANYTHING, "Always empty."),
         queue_totals=about(row(**_COUNTS), "Of the virtual hosts that the user sees."),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from streamd.metrics.families import COUNTER, GAUGE, HISTOGRAM, UNTYPED, Family, Number, Sample
+from streamd.operations.cluster import NodeFacts
 from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.operations.figures import (
     AMQP091,
@@ -563,6 +564,17 @@ def _of_tier(
     return Metric(Family(f"streamd_tier_{name}", kind, text, (), (OWN_GROUP,)), samples)
 
 
+def _of_node(name: str, text: str, value: Callable[[NodeFacts], float]) -> Metric:
+    """A metric of a node of a cluster; there is none where there is no node."""
+
+    def samples(asked: ScrapeContext) -> Iterator[Sample]:
+        node = asked.server.node
+        if node is not None:
+            yield Sample({}, value(node))
+
+    return Metric(Family(f"streamd_node_{name}", GAUGE, text, (), (OWN_GROUP,)), samples)
+
+
 TIER = (
     _of_tier("stored_bytes", GAUGE, "Bytes of segments in the tier", lambda t: t.bytes_remote),
     _of_tier(
@@ -613,6 +625,14 @@ TIER = (
         GAUGE,
         "Is 1 when another server has taken the tier over: this one uploads no more",
         lambda t: int(t.state == TierState.FENCED),
+    ),
+)
+NODE = (
+    _of_node("leads", "Is 1 when this node leads its cluster", lambda n: int(n.role == "leader")),
+    _of_node(
+        "leader_silent_seconds",
+        "How old the leader's last heartbeat is, as far as this node has seen",
+        lambda n: n.silent_seconds,
     ),
 )
 CONFIRMS = (
@@ -717,6 +737,7 @@ OWN = (
         lambda a: a.server.searches_open,
     ),
     *TIER,
+    *NODE,
     *CONFIRMS,
 )
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from streamd.broker.streams.flusher import FlushMode
-from tests.crash import tier_kills
+from tests.crash import node_kills, tier_kills
 from tests.crash.kills import kill_many
+from tests.crash.node_kills import Harm
 
 
 @pytest.mark.slow
@@ -31,3 +32,16 @@ def test_a_server_with_a_tier_and_a_machine_that_is_lost(tmp_path: Path, confirm
     finally:
         logging.disable(logging.NOTSET)
     assert "1 of a machine" in summary
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["file", "gofakes3"])
+def test_a_cluster_whose_leader_is_harmed(tmp_path: Path, kind: str) -> None:
+    logging.disable(logging.CRITICAL)
+    harms = (Harm.KILL, Harm.STOP) if kind == "file" else (Harm.PAUSE,)
+    try:
+        summary = node_kills.kill_many(tmp_path, len(harms), kind=kind, harms=harms)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert f"{len(harms)} times a node was harmed" in summary

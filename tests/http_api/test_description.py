@@ -28,6 +28,8 @@ from tests.support.tier import FakeTier
 _SENT_RARELY = {  # to a server in trouble or with very many segments, when asked for, by POST
     ("Beginning", "first_offset"),
     ("Tracking", "consumers"),
+    ("Health", "role"),
+    ("Overview", "cluster"),
     ("Health", "alarms"),
     ("Health", "reason"),
     ("Health", "missing"),

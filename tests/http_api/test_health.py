@@ -14,6 +14,7 @@ from streamd.broker.stream_logs import StreamLogs
 from streamd.broker.streams.stream import Stream
 from streamd.broker.virtual_host import VirtualHost
 from tests.auth import needs
+from tests.support.node import FakeNode
 from tests.support.server import Harness, harness
 
 OK = {"status": "ok"}
@@ -131,3 +132,11 @@ async def test_behind_a_prefix(tmp_path: Path) -> None:
         ):
             await trio.sleep(1)
             assert (await client.get(path)).status_code == code, path
+
+
+async def test_a_node_says_its_role(server: Harness) -> None:
+    server.server.broker.node = FakeNode()
+    async with anybody(server) as client:
+        code, answer = await ready(client)
+        assert (code, answer) == (200, {"status": "ok", "role": "standby"})
+        assert (await client.get("/healthz")).json() == {"status": "ok", "role": "standby"}

@@ -17,6 +17,7 @@ from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.cli import main
 from streamd.operations.server import BEHIND_SECONDS
 from tests.support.metrics import Metrics, Scraped
+from tests.support.node import FakeNode
 from tests.support.server import Harness
 from tests.support.tier import FakeTier
 
@@ -45,6 +46,7 @@ def values_of(tree: Any, key: str) -> Iterator[Any]:
 async def scrapes(server: Harness) -> tuple[Scraped, Scraped]:
     """Of the server, and of each object, with something in it."""
     server.server.broker.tier = FakeTier()
+    server.server.broker.node = FakeNode()
     peer = await server.peer()
     await peer.create("s")
     await server.host.settings.put_selector("s", parse_standing("g", "union", "TRUE"))
@@ -122,7 +124,7 @@ def test_prometheus_understands_them(tmp_path: Path) -> None:
     command = ["promtool", "check", "config", "prometheus.yml"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "12 rules found" in result.stdout
+    assert "13 rules found" in result.stdout
 
 
 def test_files_are_shipped() -> None:

@@ -5,6 +5,7 @@ import re
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.wire.stream import commands as c
 from tests.support.metrics import Metrics
+from tests.support.node import FakeNode
 from tests.support.pages import ROOT
 from tests.support.server import OK, Harness
 from tests.support.tier import FakeTier
@@ -18,6 +19,7 @@ PARTS = ("_bucket", "_count", "_sum")
 
 async def test_what_is_scraped_is_on_the_page(server: Harness) -> None:
     server.server.broker.tier = FakeTier()
+    server.server.broker.node = FakeNode()
     peer = await server.peer()
     await peer.create("s")
     await server.host.settings.put_selector("s", parse_standing("g", "union", "TRUE"))
