@@ -1912,7 +1912,145 @@ _READ_OF = [
     ),
 ]
 
+# -- nodes of a cluster: docs/internals/tier.md, A cluster
+
+_NODES = [
+    Guard(
+        "heartbeats of a node that stands by are not the leader's",
+        "tier",
+        "streamd/broker/nodes/watch.py",
+        "beat.role in (NodeRole.LEADER, NodeRole.LEFT) and beat.epoch",
+        "beat.epoch",
+        by="tests/broker/nodes/test_heartbeat_watch.py::test_what_does_not_come_from_the_leader_is_silence",
+    ),
+    Guard(
+        "one start of a leader counts",
+        "tier",
+        "streamd/broker/nodes/watch.py",
+        "counts = beat.start == self._start and not is_late",
+        "counts = not is_late",
+        by="tests/broker/nodes/test_heartbeat_watch.py::test_one_start_counts_for_some_time",
+    ),
+    Guard(
+        "of a heartbeat that cannot be read the changes count",
+        "tier",
+        "streamd/broker/nodes/watch.py",
+        "        return LONE_BEATS * BEAT_SECONDS\n",
+        "        return BEAT_SECONDS\n",
+        by="tests/broker/nodes/test_heartbeat_watch.py::test_of_what_cannot_be_read_the_changes_count",
+    ),
+    Guard(
+        "a note of a takeover is followed if the leader has not gone on",
+        "tier",
+        "streamd/broker/nodes/node.py",
+        "            if facts.seen != _etag(found):\n",
+        "            if found is None:\n",
+        by="tests/broker/nodes/test_read.py::test_a_note_of_a_takeover_from_long_ago_is_not_followed",
+    ),
+    Guard(
+        "a leader whose heartbeat was late looks whether it leads",
+        "tier",
+        "streamd/broker/nodes/node.py",
+        "            self._look()  #",
+        "            pass  #",
+        by="tests/broker/nodes/test_read.py::test_a_leader_that_was_paused_looks_whether_it_still_is",
+    ),
+    Guard(
+        "a machine that starts again is waited for where it has what nobody else has",
+        "tier",
+        "streamd/broker/nodes/node.py",
+        "(is_short and self._has_local())",
+        "(is_short and not self._watch.is_gone)",
+        by="tests/broker/nodes/test_read.py::test_a_cluster_that_is_started_again_goes_on_with_its_leader",
+    ),
+    Guard(
+        "a node that cannot take over gives way",
+        "tier",
+        "streamd/server.py",
+        "                await node.give_way()\n",
+        "                await trio.sleep(0)\n",
+        by="tests/broker/nodes/test_read.py::test_a_takeover_that_never_ends_is_taken_over",
+    ),
+    Guard(
+        "a leader that leaves has stored its catalog",
+        "tier",
+        "streamd/broker/tier/tier.py",
+        "            await self._catalog_stored()\n        if waiting",
+        "            pass\n        if waiting",
+        by="tests/broker/nodes/test_read.py::test_what_was_declared_before_the_leader_left_is_there",
+    ),
+    Guard(
+        "--restore counts once",
+        "tier",
+        "streamd/broker/nodes/node.py",
+        "            is_new = facts.file is None and not",
+        "            is_new = not",
+        by="tests/broker/nodes/test_read.py::"
+        "test_restore_stays_in_the_command_of_one_that_was_killed",
+    ),
+    Guard(
+        "the folder of another node is no copy of it",
+        "tier",
+        "streamd/broker/nodes/node.py",
+        "            elif facts.file is not None and facts.file.node != self.name:\n",
+        "            elif facts.file is not None and facts.file.node == '':\n",
+        by="tests/broker/nodes/test_read.py::test_copy_of_a_standbys_folder",
+    ),
+    Guard(
+        "what was confirmed before a stream waited for the store is kept",
+        "tier",
+        "streamd/broker/nodes/leftovers.py",
+        "row.arguments.get(CONFIRM) == STORE and CONFIRM not in row.settings",
+        "row.effective.get(CONFIRM) == STORE",
+        by="tests/broker/nodes/test_read.py::test_what_was_confirmed_before_a_stream_waits_for_the_store",
+    ),
+    Guard(
+        "a stream whose manifest is damaged is kept",
+        "tier",
+        "streamd/broker/follower.py",
+        "not one.creation or one.fault:",
+        "not one.creation:",
+        by="tests/broker/nodes/test_read.py::test_a_stream_whose_manifest_is_damaged_is_kept",
+    ),
+    Guard(
+        "a leader does not read what all nodes say",
+        "tier",
+        "streamd/broker/nodes/beats.py",
+        "        with trio.move_on_after(self._usual / 2), suppress(TierError):\n",
+        "        with suppress(TierError):\n"
+        "            for key in await ask(self._list_others):\n"
+        "                await ask(read_heartbeat, self._store, key.rpartition('/')[2])\n"
+        "        with suppress(TierError):\n",
+        by="tests/broker/nodes/test_read.py::test_many_dead_nodes_do_not_hold_up_the_leader",
+    ),
+    Guard(
+        "a copy of a folder does not know that its process has ended",
+        "tier",
+        "streamd/broker/nodes/folder.py",
+        "return (self.boot, self.place) == (OsDisk().boot(), _place(data))",
+        "return self.boot == OsDisk().boot()",
+        by="tests/broker/nodes/test_folder.py::test_a_copy_is_told_from_the_folder",
+    ),
+    Guard(
+        "a heartbeat of a former life is no other node's",
+        "tier",
+        "streamd/broker/nodes/beats.py",
+        " and not self._is_over(beat):",
+        ":",
+        by="tests/broker/nodes/test_read.py::test_a_heartbeat_that_lands_late_is_one_s_own",
+    ),
+    Guard(
+        "what an earlier leader sets aside is on the device",
+        "tier",
+        "streamd/broker/nodes/folder.py",
+        "    for changed in (folder, folder.parent, Path(data)):\n",
+        "    for changed in (folder, Path(data)):\n",
+        by="tests/broker/nodes/test_read.py::test_what_is_set_aside_survives_a_power_failure",
+    ),
+]
+
 GUARDS = [
+    *_NODES,
     *_DURABLE,
     *_OPENED,
     *_TRUNCATED,

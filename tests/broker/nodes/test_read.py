@@ -147,7 +147,7 @@ async def test_a_leader_that_stands_by_is_not_the_leader(tmp_path: Path) -> None
 async def test_a_leader_that_was_paused_looks_whether_it_still_is(tmp_path: Path) -> None:
     """What it goes on confirming of streams with confirm=local is lost."""
     async with cluster(tmp_path) as nodes:
-        a, b = await _two(nodes)
+        a, b = await _two(nodes, takeover_local_seconds=0)
         peer = await a.peer()
         await peer.create("s")
         await peer.declare("s", reference="p")
@@ -258,6 +258,20 @@ async def test_restore_stays_in_the_command(tmp_path: Path) -> None:
         c.view.is_away = False
         await trio.sleep(120)
         assert nodes.leaders == [leaders[0].name]
+
+
+async def test_restore_stays_in_the_command_of_one_that_was_killed(tmp_path: Path) -> None:
+    """It was setting its files aside."""
+    async with cluster(tmp_path) as nodes:
+        a, b = await _two(nodes)
+        await a.kill()
+        await until(lambda: b.is_leader)
+        (a.folder / "earlier" / "x").mkdir(parents=True)
+        for path in a.folder.glob("catalog.sqlite*"):
+            path.rename(a.folder / "earlier" / "x" / path.name)
+        a = nodes.start("a", restore=True)
+        await until(lambda: a.is_standby or a.is_leader)
+        assert nodes.leaders == ["b"]
 
 
 async def test_copy_of_a_standbys_folder(tmp_path: Path) -> None:
