@@ -1977,7 +1977,8 @@ _NODES = [
         "streamd/broker/tier/tier.py",
         "            await self._catalog_stored()\n        if waiting",
         "            pass\n        if waiting",
-        by="tests/broker/nodes/test_read.py::test_what_was_declared_before_the_leader_left_is_there",
+        by="tests/broker/nodes/test_read.py::"
+        "test_a_user_of_the_moment_before_the_leader_left_is_there",
     ),
     Guard(
         "--restore counts once",

@@ -346,6 +346,18 @@ async def test_what_was_declared_before_the_leader_left_is_there(tmp_path: Path)
         await peer.declare("s", reference="p")
 
 
+async def test_a_user_of_the_moment_before_the_leader_left_is_there(tmp_path: Path) -> None:
+    """Nothing of it is uploaded with streams."""
+    async with cluster(tmp_path) as nodes:
+        a, b = await _two(nodes)
+        assert a.server is not None
+        await a.server.server.directory.put_user("ada", b"secret")
+        await a.end()
+        await until(lambda: b.is_leader)
+        assert b.server is not None
+        assert "ada" in [user.name for user in b.server.server.directory.users()]
+
+
 async def test_a_cluster_that_is_started_again_goes_on_with_its_leader(tmp_path: Path) -> None:
     """All machines went down, and the standby is back first."""
     async with cluster(tmp_path) as nodes:
