@@ -37,6 +37,10 @@ def cluster() -> None:
     """Look at the servers that share a tier, of which one leads.
 
     Any of them can be asked with --uri, or their store with --tier, when none answers.
+
+    \b
+    Example:
+      streamd cluster status
     """
 
 

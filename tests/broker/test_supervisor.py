@@ -22,6 +22,7 @@ CONTAINED = {
     "streamd/broker/streams/log_keeper.py": "in a supervised task",
     "streamd/broker/tier/patience.py": "what asks, at the start, waits for all of it",
     "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
+    "streamd/broker/nodes/node.py": "without heartbeats it is taken over, and so it ends",
     "streamd/broker/tier/wal.py": "in a supervised task, which begins with what it has left",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
     "streamd/connections/doorway.py": "within the guarded task that serves a door",
@@ -91,6 +92,9 @@ async def test_a_task_that_fails_runs_again_after_growing_pauses(nursery: trio.N
 
 # These have tests of their own.
 ELSEWHERE = {
+    "watching the leader",  # of a node: tests/broker/nodes
+    "leading",  # the same
+    "sorting out what an earlier lead has left",  # the same
     "asking for what is lost",  # needs cold segments: tests/broker/tier
     "fetching from the tier",  # the same
     "opening a log",  # is the fault of its stream: test_lifecycle.py

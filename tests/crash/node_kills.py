@@ -67,6 +67,7 @@ class NodeRun:
 
     async def run(self, kills: int, harms: tuple[Harm, ...] = tuple(Harm)) -> None:
         """Harm a node so many times; raises AssertionError when something is not as it should."""
+        before = dict(os.environ)
         os.environ |= self._store.environment
         try:
             for node in self._nodes:
@@ -82,6 +83,8 @@ class NodeRun:
                     _signal_all(node, signal.SIGCONT)
                 node.end()
             self._store.kill()
+            os.environ.clear()
+            os.environ |= before
 
     async def _round(self, harm: Harm) -> None:
         async with trio.open_nursery() as nursery:
