@@ -119,7 +119,6 @@ async def drive(
         await stream.aclose()
         await trio.sleep(300)
         assert not server.server._running
-        gc.collect()  # its tasks refer to each other
         kept = tracemalloc.take_snapshot().filter_traces((NOT_OURS,))
     finally:
         tracemalloc.stop()

@@ -160,9 +160,7 @@ class AmqpConnection(BaseConnection, Generic[Event, Session, Consumer]):
             self._rounds.units -= taken
             if event is not None:
                 self._kind = self._kind_of(event)
-        if self._connection.is_closed:
-            raise Ended
-        if self._is_held(session):
+        if self._connection.is_closed or self._is_held(session):
             return Pending.HELD
         return Pending.MORE if taken >= most else Pending.NEED_DATA
 
@@ -198,6 +196,8 @@ class AmqpConnection(BaseConnection, Generic[Event, Session, Consumer]):
 
     async def released(self) -> None:
         """Return when streams and peer have room."""
+        if self._connection.is_closed:
+            raise Ended
         await self._room()
 
     async def _room(self) -> None:
