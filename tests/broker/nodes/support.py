@@ -25,6 +25,11 @@ logger = logging.getLogger(__name__)
 _who: ContextVar["RunningNode | None"] = ContextVar("the node", default=None)
 
 
+def _now_ms() -> int:
+    """The clock on the wall, of all nodes and of the store."""
+    return 1_700_000_000_000 + round(trio.current_time() * 1_000)
+
+
 class View:
     """A store as one node reaches it.
 
@@ -38,6 +43,10 @@ class View:
         self.before: Callable[[str, str], None] = lambda _name, _key: None
         self.after: Callable[[str, str], None] = lambda _name, _key: None
         self._store = store
+
+    def look_at_the_clock(self) -> None:
+        """What is written from now on is of this moment."""
+        self._store.now_ms = _now_ms()
 
     def __repr__(self) -> str:
         return repr(self._store)
@@ -83,12 +92,10 @@ class RunningNode:
 
     async def run(self) -> None:
         _who.set(self)
-        start = trio.current_time()
-        now_ms = lambda: 1_700_000_000_000 + round((trio.current_time() - start) * 1_000)  # noqa: E731
         try:
             with self.scope:
                 while not self.stop.is_set():
-                    await self._run_once(now_ms)
+                    await self._run_once()
         except* Exception as error:
             self.error = next(leaves(error))
             logger.warning("node %s has ended", self.name, exc_info=error)
@@ -96,9 +103,9 @@ class RunningNode:
             self.server = None
             self.has_ended.set()
 
-    async def _run_once(self, now_ms: Callable[[], int]) -> None:
+    async def _run_once(self) -> None:
         try:
-            async with serving(self.folder, now_ms, **self._settings) as server:
+            async with serving(self.folder, _now_ms, **self._settings) as server:
                 self.server, self.num_starts = server, self.num_starts + 1
                 await server.server.ended(self.stop)
                 self.server = None
@@ -209,6 +216,7 @@ def _paused() -> Iterator[None]:
         if node is None:
             return await inner(work, *arguments)
         await node.gone_on()
+        node.view.look_at_the_clock()
         try:
             return await inner(work, *arguments)
         finally:

@@ -295,6 +295,30 @@ async def test_the_name_of_one_that_was_killed_is_free_after_a_while(tmp_path: P
         await until(lambda: {a.role, b.role} == {"leader", "standby"})
 
 
+async def test_a_leader_rests_while_it_is_alone(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        a = nodes.start("a")
+        await until(lambda: a.is_leader)
+        await trio.sleep(300)
+        assert await _beats_in_an_hour(nodes) <= 61
+        b = nodes.start("b")
+        await until(lambda: b.is_standby)
+        await trio.sleep(120)
+        assert await _beats_in_an_hour(nodes) >= 1_100
+        await b.kill()
+        await trio.sleep(300)
+        assert await _beats_in_an_hour(nodes) <= 61
+
+
+async def _beats_in_an_hour(nodes: Nodes) -> int:
+    before = nodes.beat("a")
+    await trio.sleep(3_600)
+    after = nodes.beat("a")
+    assert before is not None
+    assert after is not None
+    return after.counter - before.counter
+
+
 async def test_a_leader_that_was_alone_takes_longer(tmp_path: Path) -> None:
     """It says so: nobody may take its rest for silence."""
     async with cluster(tmp_path) as nodes:
