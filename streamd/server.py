@@ -381,7 +381,7 @@ class Server:
             return
         try:
             await tier.hand_over(HAND_OVER_SECONDS)
-        except (Refused, TierError) as error:
+        except (Refused, SegmentsError) as error:
             logger.warning("the nodes that are left wait for this one: %s", error)
         else:
             node.has_handed_over = True

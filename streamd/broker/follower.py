@@ -245,11 +245,8 @@ class Follower:
         self._logs, self._wals_changed = GrowingLogs(), Wakeup()
         self._tails_turn = trio.Lock()  # who changes tails
         self._num_tails, self._old_files, self._slot_fault = 0, [], ""
-        self._num_looks, self._looked, self._have_slots = (
-            0,
-            trio.lowlevel.ParkingLot(),
-            trio.Event(),
-        )
+        self._num_looks, self._looked = 0, trio.lowlevel.ParkingLot()
+        self._have_slots = trio.Event()
 
     @property
     def cluster(self) -> Cluster:

@@ -19,8 +19,6 @@ from streamd.operations.errors import Refused
 
 Result = TypeVar("Result")
 
-_LATE = 3  # intervals without a heartbeat, and more: then it is not there
-
 _tier_option = click.option(
     "--tier",
     metavar="URL",
@@ -69,7 +67,7 @@ def status(uri: str, tier: str | None, tier_endpoint: str, *, as_json: bool) -> 
             [tuple(_row(one)) for one in found.nodes],
             "lllllrl",
         )
-    if not any(one.leads and _is_there(one) for one in found.nodes):
+    if not any(one.leads and one.is_there for one in found.nodes):
         raise click.exceptions.Exit(1)
 
 
@@ -120,14 +118,10 @@ def _forget(store: ObjectStore, name: str) -> None:
 def _sentence(found: ClusterFacts) -> str:
     leader = next((one for one in found.nodes if one.leads), None)
     who = f"node {shown(found.leader)} leads" if found.leader else "a server without --node leads"
-    if leader is not None and not _is_there(leader):
+    if leader is not None and not leader.is_there:
         who += f", and was last seen {duration(leader.age)} ago"
     epoch = f"epoch {found.epoch:,}, revision {found.revision:,}"
     return f"cluster {found.tier}, {plural(len(found.nodes), 'node')}: {who}, {epoch}"
-
-
-def _is_there(node: ClusterNode) -> bool:
-    return node.role != "left" and node.age <= _LATE * node.interval + 1
 
 
 def _row(node: ClusterNode) -> Iterator[str]:
@@ -136,7 +130,7 @@ def _row(node: ClusterNode) -> Iterator[str]:
     yield f"{node.role}, until another one took over" if is_other else node.role or "?"
     since = datetime.fromtimestamp(node.since_ms / 1_000).astimezone()
     yield f"{since:%Y-%m-%d %H:%M:%S}" if node.since_ms else ""
-    yield f"{duration(node.age)} ago" + ("" if _is_there(node) else ": not there")
+    yield f"{duration(node.age)} ago" + ("" if node.is_there else ": not there")
     yield shown(node.addresses.get("stream") or node.addresses.get("stream/ssl", ""))
     yield f"{node.behind:,}"
     yield shown(node.version)

@@ -7,6 +7,9 @@ import msgspec
 from streamd.operations.declaration import ADMINISTRATORS, WATCHERS, Operation
 from streamd.operations.errors import Reason, Refused
 
+_INTERVALS = 3  # without a heartbeat, and
+_PATIENCE_SECONDS = 1.0  # more: a node is not there
+
 
 class NodeFacts(msgspec.Struct, frozen=True):
     """A node, as it sees itself.
@@ -53,6 +56,11 @@ class ClusterNode(msgspec.Struct, frozen=True):
     behind: int = 0
     addresses: dict[str, str] = {}
     version: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it renews its heartbeat, as far as clocks agree."""
+        return self.role != "left" and self.age <= _INTERVALS * self.interval + _PATIENCE_SECONDS
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ to. Whoever goes on writing has the name, and the one that joins is refused: the
 copy, or two nodes were given one name.
 
 From then on the object is replaced every 3 seconds, or more often where watchers wait for less
-than 10, each time after the disk has taken a few bytes
-and the event loop has come round: a node whose disk hangs is silent. A leader that has seen nobody
-else's heartbeat change for two minutes does so once in 60 seconds, until it sees one.
+than 10, each time after the disk has taken a small file and the event loop has come round: a node
+whose disk hangs is silent. A leader that has seen nobody else's heartbeat written for two minutes
+does so once in 60 seconds, until it sees one.
 
 Of a write that was not answered the object tells what became of it. An object of another start says
 that this one was given up, and its name taken: then it is over.

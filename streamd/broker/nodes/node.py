@@ -39,7 +39,7 @@ from segments.store.object_store import DeniedError, TierError
 from streamd.broker.nodes import folder
 from streamd.broker.nodes.beats import Beats, NameInUseError, silent
 from streamd.broker.nodes.folder import Facts, NodeFile, NotOursError, Standing
-from streamd.broker.nodes.report import forget_node, is_there, read_cluster
+from streamd.broker.nodes.report import forget_node, read_cluster
 from streamd.broker.nodes.watch import BEAT_SECONDS, INTERVALS, LeaderWatch, has_left
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import begin_epoch, random_name
@@ -275,7 +275,7 @@ class Node:
             found = await self.cluster()
         except TierError:
             return False
-        return any(one.role == NodeRole.STANDBY and is_there(one) for one in found.nodes)
+        return any(one.role == NodeRole.STANDBY and one.is_there for one in found.nodes)
 
     async def leave(self) -> None:
         """Say that this node has gone, in order, and that the others have all that it had.

@@ -1,14 +1,11 @@
 """The nodes of a cluster as its store says, whoever asks: a node, or the command line. Blocks."""
 
-from segments.store.heartbeat import ListedNode, NodeRole, list_nodes
+from segments.store.heartbeat import ListedNode, list_nodes
 from segments.store.object_names import node_key
 from segments.store.object_store import MissingError, ObjectStore
-from streamd.broker.nodes.watch import INTERVALS
 from streamd.broker.tier import claims
 from streamd.operations.cluster import ClusterFacts, ClusterNode
 from streamd.operations.errors import Reason, Refused
-
-_PATIENCE_SECONDS = 10.0  # with a clock that goes differently
 
 
 def read_cluster(store: ObjectStore, now_ms: int) -> ClusterFacts:
@@ -44,12 +41,6 @@ def read_cluster(store: ObjectStore, now_ms: int) -> ClusterFacts:
     return ClusterFacts(cluster.tier, cluster.node, cluster.epoch, cluster.revision, nodes)
 
 
-def is_there(node: ClusterNode) -> bool:
-    """Whether a node renews its heartbeat, as far as clocks agree."""
-    is_late = node.age >= INTERVALS * node.interval + _PATIENCE_SECONDS
-    return node.role != NodeRole.LEFT and not is_late
-
-
 def forget_node(store: ObjectStore, name: str, now_ms: int) -> None:
     """Remove the heartbeat of a node.
 
@@ -61,7 +52,7 @@ def forget_node(store: ObjectStore, name: str, now_ms: int) -> None:
     if name not in found:
         raise Refused(Reason.NOT_FOUND, f"there is no node {name}")
     node = found[name]
-    if is_there(node):
+    if node.is_there:
         details = f"node {name} has renewed its heartbeat {node.age:.0f} s ago: stop it first"
         raise Refused(Reason.PRECONDITION_FAILED, details)
     store.delete([node_key(name)])

@@ -11,10 +11,12 @@ import trio
 
 from segments.store import stores
 from segments.store.heartbeat import Heartbeat, NodeRole, read_heartbeat
+from segments.store.manifest import decode_manifest
 from segments.store.object_store import ObjectStore, TierError
 from streamd.cli.ending import leaves
 from streamd.net import threads
 from streamd.server import StartAgain
+from tests.broker.tier.support import SEGMENT_BYTES, publish
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer, serving, simulated
 
@@ -236,3 +238,16 @@ async def until(is_true: Callable[[], bool], seconds: float = 300) -> float:
         while not is_true():
             await trio.sleep(0.05)
     return trio.current_time() - began_at
+
+
+async def half_stored(nodes: Nodes, node: RunningNode) -> tuple[int, int]:
+    """Publish to a stream of which a part is uploaded; the offset behind that, and behind all."""
+    peer = await node.peer()
+    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
+    await peer.declare("s", reference="p")
+    end = await publish(peer, 0, 12)
+    await trio.sleep(10)
+    (key,) = [key for key in nodes.store.objects if key.endswith("/manifest")]
+    stored = decode_manifest(nodes.store.objects[key].content).next_offset
+    assert 0 < stored < end
+    return stored, end

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.store.manifest import decode_manifest
 from streamd.broker.nodes.leftovers import Kept, lacking, together
-from tests.broker.nodes.support import STORED, Nodes, RunningNode, cluster, until
-from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish
+from tests.broker.nodes.support import STORED, Nodes, RunningNode, cluster, half_stored, until
+from tests.broker.tier.support import A_FRAME, bodies, publish
 from tests.support.server import FIRST
 
 
@@ -43,14 +42,7 @@ async def test_messages_that_were_not_uploaded_are_kept(
 ) -> None:
     async with cluster(tmp_path) as nodes:
         a, b = await _two(nodes, tier_roll_seconds=3_600)
-        peer = await a.peer()
-        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await peer.declare("s", reference="p")
-        end = await publish(peer, 0, 12)
-        await trio.sleep(10)
-        (key,) = [key for key in nodes.store.objects if key.endswith("/manifest")]
-        stored = decode_manifest(nodes.store.objects[key].content).next_offset
-        assert 0 < stored < end
+        stored, end = await half_stored(nodes, a)
         a = await _back(nodes, a, b)
         (kept,) = _orphans(a)
         assert _lacking(kept) == (end - stored, stored, end - 1)

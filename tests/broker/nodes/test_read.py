@@ -14,14 +14,13 @@ import trio
 
 from segments.disk import OsDisk
 from segments.store.heartbeat import encode_heartbeat, read_heartbeat
-from segments.store.manifest import decode_manifest
 from segments.store.object_names import node_key
 from segments.store.object_store import DeniedError, TierError
 from streamd.broker.nodes import folder, leftovers
 from streamd.broker.nodes.leftovers import lacking
 from streamd.config import Config, ConfigError
 from streamd.operations.names import as_sent
-from tests.broker.nodes.support import STORED, Nodes, RunningNode, cluster, until
+from tests.broker.nodes.support import STORED, Nodes, RunningNode, cluster, half_stored, until
 from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish
 from tests.support.fake_store import late_answers
 from tests.support.server import FIRST, Peer
@@ -165,13 +164,7 @@ async def test_streams_that_the_cluster_does_have_are_told_from_gaps(tmp_path: P
     """The new leader has gone on with the stream before the earlier one comes back."""
     async with cluster(tmp_path) as nodes:
         a, b = await _two(nodes, tier_roll_seconds=3_600)
-        peer = await a.peer()
-        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await peer.declare("s", reference="p")
-        end = await publish(peer, 0, 12)
-        await trio.sleep(10)
-        (key,) = [key for key in nodes.store.objects if key.endswith("/manifest")]
-        stored = decode_manifest(nodes.store.objects[key].content).next_offset
+        stored, end = await half_stored(nodes, a)
         await a.kill()
         await until(lambda: b.is_leader)
         peer = await b.peer()
@@ -189,14 +182,7 @@ async def test_what_was_confirmed_before_a_stream_waits_for_the_store(tmp_path: 
     """Messages were confirmed with confirm=local; then the setting was changed."""
     async with cluster(tmp_path) as nodes:
         a, b = await _two(nodes, tier_roll_seconds=3_600)
-        peer = await a.peer()
-        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await peer.declare("s", reference="p")
-        end = await publish(peer, 0, 12)
-        await trio.sleep(10)
-        (key,) = [key for key in nodes.store.objects if key.endswith("/manifest")]
-        stored = decode_manifest(nodes.store.objects[key].content).next_offset
-        assert stored < end
+        stored, end = await half_stored(nodes, a)
         assert a.server is not None
         broker = a.server.server.broker
         a.view.before = _no_slots
