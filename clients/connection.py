@@ -90,13 +90,6 @@ class ClientConnection:
         """The server changes nothing, and takes no messages."""
         return self.server.get("read_only") == "true"
 
-    @property
-    def read_only_hint(self) -> str:
-        """What to do about that, for people."""
-        leader = self.server.get("leader", "")
-        found = f"the one at {leader}" if leader else "the one that writes"
-        return f"the server is read-only; ask {found}"
-
     def knows(self, kind: type[Any]) -> bool:
         """Whether the server says that it knows a kind of request."""
         return kind.KEY in self._known

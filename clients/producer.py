@@ -41,6 +41,7 @@ _MESSAGE_OVERHEAD = 14
 _SUB_BATCH_OVERHEAD = 19
 _MAX_VALUE_BYTES = (1 << 15) - 1
 _END_OF_IDS = 1 << 64
+_READ_ONLY = "the server is read-only; ask the one that writes"
 _NOT_HERE = (ResponseCode.PRECONDITION_FAILED, ResponseCode.STREAM_NOT_AVAILABLE)
 _MAX_SUB_BATCH = 65_535
 _BEHIND = ResponseCode.PUBLISHER_DOES_NOT_EXIST  # as the server says of messages behind a refusal
@@ -370,7 +371,7 @@ class Producer:
         answer = await connection.request(c.DeclarePublisher, number, self.name, self.stream)
         if answer.code != OK:
             is_read_only = answer.code in _NOT_HERE and connection.is_read_only
-            raise refusal(answer.code, what, connection.read_only_hint if is_read_only else "")
+            raise refusal(answer.code, what, _READ_ONLY if is_read_only else "")
         await self._learn(connection)
         sequence = 0
         if self.name:

@@ -51,7 +51,8 @@ class Doors:
         prefix = self._config.http_path_prefix
         service = http_api.Service(self._link, self._refused, self._now_ms, http_api.Unsent())
         pages = console.make_console(service, prefix)
-        return http_api.make_app(service, self._hosts, prefix, pages)
+        is_node = bool(self._config.node)
+        return http_api.make_app(service, self._hosts, prefix, pages, is_node=is_node)
 
     def metrics_app(self) -> ASGIApp:
         """The paths for Prometheus."""

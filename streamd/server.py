@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -59,6 +59,7 @@ from streamd.broker.tier.restore import (
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.config import (
+    AMQP_PORTS,
     DRAIN_SECONDS,
     HAND_OVER_SECONDS,
     HTTP_PORTS,
@@ -69,16 +70,18 @@ from streamd.config import (
 )
 from streamd.connections import amqp_port
 from streamd.connections.doorway import Doorway
+from streamd.connections.passage import Leader, Meanwhile, Passage, reach
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, Watch, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net import links, threads
 from streamd.net.actor import CHANGE
+from streamd.net.addresses import is_local_address
 from streamd.net.clock import wall_clock_ms
 from streamd.net.listening import listen
 from streamd.net.tls import CertificateError, Certificates, TlsTransport, accept
-from streamd.net.transport import Address, SocketTransport, Transport
+from streamd.net.transport import Address, SocketTransport, Transport, TransportClosed
 from streamd.operations.arguments import (
     CONFIRM,
     MAX_AGE,
@@ -171,7 +174,7 @@ class _Entering(Protocol):
 
 
 class _Handshake:
-    """A TLS handshake: nobody has logged in."""
+    """A TLS handshake, or a wait for the leader: nobody has logged in."""
 
     is_open = False
 
@@ -215,13 +218,79 @@ class Server:
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
 
+    @property
+    def passes_on(self) -> bool:
+        """Connections are served by another node."""
+        return self.node is not None and self.node.served_by() is not None
+
     async def serve(self, protocol: ServedProtocol, transport: Transport) -> None:
-        """Serve one connection of a protocol until it ends."""
+        """Serve one connection of a protocol until it ends, or have the leader serve it."""
         if not self.takes(transport.peer):
             transport.close()
             return
+        name = listener_name(protocol, is_tls=transport.is_tls)
+        peer, is_local = transport.peer, transport.is_local
+        with suppress(TransportClosed):
+            leader = await self._reach_leader(name, peer, transport.close, is_local=is_local)
+            if leader is None:
+                await self._serve_here(protocol, transport)
+            else:
+                await self._run(Passage(transport, *leader))
+
+    async def serve_tls(self, protocol: ServedProtocol, accepted: trio.SocketStream) -> None:
+        """Serve one that is to be inside TLS; where it is passed on, the leader decrypts it."""
+        peer, close = _peer_of(accepted), accepted.socket.close
+        if not self.takes(peer):
+            close()
+            return
+        name, is_local = listener_name(protocol, is_tls=True), is_local_address(peer.host)
+        with suppress(TransportClosed):
+            leader = await self._reach_leader(name, peer, close, is_local=is_local)
+            if leader is not None:
+                try:
+                    client = SocketTransport(accepted, None)
+                except OSError:  # gone before it was looked at
+                    leader[0].transport.close()
+                    close()
+                    return
+                await self._run(Passage(client, *leader))
+                return
+            transport = await self.shake_hands(accepted)
+            if transport is None:
+                return
+            if self.takes(peer):
+                await self._serve_here(protocol, transport)
+            else:
+                transport.close()
+
+    async def _serve_here(self, protocol: ServedProtocol, transport: Transport) -> None:
         announced = self._announced(protocol, is_tls=transport.is_tls)
         connection = protocol.make_connection(transport, self._services, announced)
+        if self.node is not None and self.passes_on:
+            await self._run(Meanwhile(self.node, connection))
+        else:
+            await self._run(connection)
+
+    async def _reach_leader(
+        self, listener: str, peer: Address, close: Callable[[], object], *, is_local: bool
+    ) -> tuple[Leader, Node] | None:
+        """See passage.reach; None also where this node serves its clients itself.
+
+        Raises:
+            TransportClosed: see there; or others needed the room of one that waited. It is closed.
+        """
+        if self.node is None or not self.passes_on:
+            return None
+        try:
+            with self._entered():
+                found = await reach(self.node, listener, peer, is_local=is_local)
+                return None if found is None else (found, self.node)
+            raise TransportClosed
+        except BaseException:
+            close()
+            raise
+
+    async def _run(self, connection: Connection) -> None:
         with trio.CancelScope() as scope:
             self._running.add(connection)
             self._entering[connection] = scope
@@ -255,16 +324,23 @@ class Server:
     async def shake_hands(self, accepted: trio.SocketStream) -> TlsTransport | None:
         """Put a connection inside TLS; None when the handshake fails, or others need its room."""
         assert self.certificates is not None  # noqa: S101 - no listener without
-        handshake, transport = _Handshake(), None
+        transport = None
+        with self._entered():
+            transport = await accept(self.certificates, accepted)
+        return transport  # noqa: RET504 - the block may be left without one
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Somebody who has not logged in counts in this block; it is left when others need room."""
+        entering = _Handshake()
         with trio.CancelScope() as scope:
-            self._entering[handshake] = scope
+            self._entering[entering] = scope
             self.handshakes += 1
             try:
-                transport = await accept(self.certificates, accepted)
+                yield
             finally:
                 self.handshakes -= 1
-                self._entering.pop(handshake, None)
-        return transport
+                self._entering.pop(entering, None)
 
     async def ended(self, stop: trio.Event) -> None:
         """Return when `stop` is set, or this node becomes something else."""
@@ -443,19 +519,21 @@ async def _serve_once(
         if bound is None:
             bound = sockets.enter_context(bound_ports(config))
         certificates = _read_certificates(config)
-        endpoints = _endpoints({name: bound[name] for name in bound if name not in outside})
-        for listener in (one for endpoint in endpoints for one in endpoint.listeners):
-            sockets.push_async_callback(listener.aclose)
         addresses = addresses_of(bound)
         async with (
-            open_server(config, now_ms, search_place, outside, addresses) as server,
+            open_server(config, now_ms, search_place, outside, addresses, certificates) as server,
             trio.open_nursery() as connections,
         ):
-            server.certificates, server.serving = certificates, connections
+            server.serving = connections
             async with trio.open_nursery() as listening:
                 await _start_http(server, bound, outside, stop, connections)
+                # Where this node stands by, processes that know AMQP have nothing to do.
+                others = set(outside) - set(AMQP_PORTS if server.passes_on else ())
+                endpoints = _endpoints({name: bound[name] for name in bound if name not in others})
                 watch = Watch(server.engine, server.directory)
                 server.broker.supervisor.start("watching", watch.run, nursery=connections)
+                for listener in (one for endpoint in endpoints for one in endpoint.listeners):
+                    sockets.push_async_callback(listener.aclose)
                 for endpoint in endpoints:
                     handler = partial(endpoint.serve_one, server, endpoint.protocol)
                     listening.start_soon(
@@ -500,6 +578,7 @@ async def open_server(
     search_place: Place | None = None,
     outside: Collection[str] = (),
     addresses: Mapping[str, Address] = MappingProxyType({}),
+    certificates: Certificates | None = None,
 ) -> AsyncIterator[Server]:
     """A server over the data folder, without a listener.
 
@@ -509,12 +588,13 @@ async def open_server(
         search_place: see Broker.
         outside: see `serve`.
         addresses: where it listens, by the names of listeners.
+        certificates: for TLS; None without.
 
     Raises:
         StartError: the data folder cannot be used.
         StartAgain: this node has become something else before it served anybody.
     """
-    async with _node_of(config, addresses, now_ms) as (lock, node):
+    async with _node_of(config, addresses, now_ms, certificates) as (lock, node):
         config = config if node is None else node.config
         follower = await _prepare_folder(config, now_ms, node)
         identity = await _begin_epoch(config)
@@ -545,6 +625,7 @@ async def open_server(
             broker.node = node
             server = Server(broker, directory, config, outside, node)
             server.addresses.update(addresses)
+            server.certificates = certificates
             if node is not None:
                 await _begin_as_node(node, broker, follower)
             yield server
@@ -555,7 +636,10 @@ async def open_server(
 
 @asynccontextmanager
 async def _node_of(
-    config: Config, addresses: Mapping[str, Address], now_ms: Callable[[], int]
+    config: Config,
+    addresses: Mapping[str, Address],
+    now_ms: Callable[[], int],
+    certificates: Certificates | None,
 ) -> AsyncIterator[tuple[int, Node | None]]:
     """The lock of the data folder, see `_data_folder`, and the node that it is of, if it is."""
     with _data_folder(config.data) as lock:
@@ -563,7 +647,11 @@ async def _node_of(
             yield lock, None
             return
         async with AsyncExitStack() as stack:
-            opened = open_node(config, _reached_at(config, addresses), now_ms)
+
+            def shown() -> str:
+                return "-" if certificates is None else certificates.fingerprint
+
+            opened = open_node(config, _reached_at(config, addresses), now_ms, shown)
             try:
                 node = await stack.enter_async_context(opened)
             except (RestoreError, SegmentsError, OSError) as error:
@@ -826,13 +914,8 @@ async def _serve_socket(
 
 
 async def _serve_tls(server: Server, protocol: ServedProtocol, accepted: trio.SocketStream) -> None:
-    if not server.takes(_peer_of(accepted)):
-        accepted.socket.close()
-        return
     with server.broker.supervisor.guarded("serving a connection", f"{protocol.name}, TLS"):
-        transport = await server.shake_hands(accepted)
-        if transport is not None:
-            await server.serve(protocol, transport)
+        await server.serve_tls(protocol, accepted)
 
 
 class _Endpoint(NamedTuple):
@@ -848,11 +931,11 @@ def listener_name(protocol: ServedProtocol, *, is_tls: bool) -> str:
     return f"{protocol.name}/ssl" if is_tls else protocol.name
 
 
-def _peer_of(stream: trio.SocketStream) -> str:
+def _peer_of(stream: trio.SocketStream) -> Address:
     try:
-        return str(Address(*stream.socket.getpeername()[:2]))
+        return Address(*stream.socket.getpeername()[:2])
     except OSError:
-        return "a peer that has gone"
+        return Address("a peer that has gone", 0)
 
 
 @contextmanager

@@ -62,6 +62,7 @@ class Heartbeat:
         epoch: with which it has claimed the tier; 0 of one that does not lead.
         revision: of the log, up to which it has applied it.
         addresses: by the names of listeners, as stream, stream/ssl, amqp and http.
+        certificate: SHA-256 of the one that it shows inside TLS, in hex; "-" without TLS.
         program: its version.
     """
 
@@ -76,6 +77,7 @@ class Heartbeat:
     epoch: fields.Number = 0
     revision: fields.Number = 0
     addresses: Mapping[fields.Text, NodeAddress] = field(default_factory=dict)
+    certificate: fields.Text = "-"
     program: fields.Text = "-"
 
     @property
@@ -87,10 +89,6 @@ class Heartbeat:
     def stream_address(self) -> NodeAddress | None:
         """Where clients of the stream protocol reach it; None for nowhere."""
         return reached_at(self.addresses)
-
-    def stream_address_of(self, *, is_tls: bool) -> NodeAddress | None:
-        """The same inside TLS, or without."""
-        return self.addresses.get("stream/ssl" if is_tls else "stream")
 
 
 def reached_at(addresses: Mapping[str, NodeAddress]) -> NodeAddress | None:

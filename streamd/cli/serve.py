@@ -16,6 +16,7 @@ from typing import Any
 import click
 import trio
 
+from segments.store.heartbeat import NodeRole
 from segments.words import plural
 from streamd.broker.search_places import Beside, Place
 from streamd.cli.common import load_to_stay, log
@@ -211,6 +212,7 @@ def _run_all(
         prepare=partial(_load_doors, settings),
         ready=partial(_say_ready, addresses_of(bound), settings.node),
         stdin=sys.stdin.fileno() if until_stdin_ends else None,
+        resting={NodeRole.STANDBY: [name for name in doors if name.startswith(AMQP)]},
     )
     code = parent.run()
     if code:

@@ -1,7 +1,14 @@
 """What is asked of the cluster."""
 
 from streamd.engine.engine import Call, Handlers, Parts
-from streamd.operations.cluster import ClusterFacts, ForgetNode, GetCluster, node_of
+from streamd.operations.cluster import (
+    ClusterFacts,
+    ForgetNode,
+    GetCluster,
+    GetServedBy,
+    LeaderFacts,
+    node_of,
+)
 from streamd.operations.tier_reports import store_errors_refuse
 
 
@@ -14,11 +21,19 @@ class Cluster:
 
     def __init__(self, parts: Parts) -> None:
         self._broker = parts.broker
-        self.handlers: Handlers = {GetCluster: self._get, ForgetNode: self._forget}
+        self.handlers: Handlers = {
+            GetCluster: self._get,
+            GetServedBy: self._served_by,
+            ForgetNode: self._forget,
+        }
 
     async def _get(self, _call: Call, _request: GetCluster) -> ClusterFacts:
         with store_errors_refuse():
             return await node_of(self._broker.node).cluster()
+
+    async def _served_by(self, _call: Call, _request: GetServedBy) -> LeaderFacts | None:
+        node = self._broker.node
+        return None if node is None else node.served_by()
 
     async def _forget(self, _call: Call, request: ForgetNode) -> None:
         with store_errors_refuse():

@@ -35,6 +35,7 @@ from streamd.http_api.queue_messages import QueueMessagePaths
 from streamd.http_api.queues import QueuePaths
 from streamd.http_api.service import Service
 from streamd.http_api.tier import TierPaths
+from streamd.http_api.to_leader import ToLeader
 from streamd.http_api.tracking import TrackingPaths
 from streamd.http_api.unread import UnreadBodies
 from streamd.http_api.users import UserPaths
@@ -109,7 +110,12 @@ def routes_of(service: Service) -> list[Route]:
 
 
 def make_app(
-    service: Service, hosts: frozenset[str], prefix: str = "", pages: ASGIApp | None = None
+    service: Service,
+    hosts: frozenset[str],
+    prefix: str = "",
+    pages: ASGIApp | None = None,
+    *,
+    is_node: bool = False,
 ) -> ASGIApp:
     """The API over a running server.
 
@@ -118,6 +124,7 @@ def make_app(
         hosts: its names, for browsers; see `known_hosts`.
         prefix: begins every path, as "/streamd"; may be empty.
         pages: answers what is asked for outside of the API; None where the API does.
+        is_node: the server is a node of a cluster; another one may answer.
     """
     app = Starlette(
         routes=list(_sorted(routes_of(service))),
@@ -139,7 +146,9 @@ def make_app(
     )
     app.router.redirect_slashes = False
     # What is refused leaves its body to UnreadBodies, and nobody has asked for a password yet.
-    guarded = Entitled(_Front(app, prefix, pages))
+    guarded: ASGIApp = Entitled(_Front(app, prefix, pages))
+    if is_node:
+        guarded = ToLeader(guarded, service.link, prefix)
     return UnreadBodies(BrowserGuard(guarded, hosts, service.refused))
 
 

@@ -4,11 +4,13 @@ Any protocol may run inside. Chunks are read and encrypted here; `os.sendfile` c
 Everything else is as without TLS, one flow of bytes.
 """
 
+import hashlib
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import trio
 
@@ -40,6 +42,10 @@ class CertificateError(Exception):
 class Certificates:
     """The server's certificate, and the authorities whose client certificates it accepts.
 
+    Attributes:
+        context: for connections.
+        fingerprint: SHA-256 of the certificate, in hex.
+
     Raises:
         CertificateError: one of them cannot be used.
     """
@@ -47,11 +53,13 @@ class Certificates:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.context = _make_context(config)
+        self.fingerprint = _fingerprint(config)
 
     def reload(self) -> None:
         """Read the files again; open connections keep the certificate that they have."""
         try:
             self.context = _make_context(self._config)
+            self.fingerprint = _fingerprint(self._config)
         except CertificateError as error:
             logger.error("the old certificate stays in use: %s", error)
         else:
@@ -76,6 +84,16 @@ def _make_context(config: Config) -> ssl.SSLContext:
             raise CertificateError(f"cannot use {config.tls_ca}: {reason}") from error
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def _fingerprint(config: Config) -> str:
+    """That of the first certificate in the file, which the context has just read."""
+    try:
+        text = Path(config.tls_certificate).read_text(errors="replace")
+        begin, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:end])).hexdigest()
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"cannot use {config.tls_certificate}: {error}") from error
 
 
 class TlsTransport:

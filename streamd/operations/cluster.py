@@ -4,7 +4,8 @@ from typing import Protocol
 
 import msgspec
 
-from streamd.operations.declaration import ADMINISTRATORS, WATCHERS, Operation
+from segments.store.heartbeat import NodeAddress
+from streamd.operations.declaration import ADMINISTRATORS, DOORS, WATCHERS, Operation
 from streamd.operations.errors import Reason, Refused
 
 _INTERVALS = 3  # without a heartbeat, and
@@ -28,6 +29,22 @@ class NodeFacts(msgspec.Struct, frozen=True):
     leader: str
     leader_address: str
     silent_seconds: float
+
+
+class LeaderFacts(msgspec.Struct, frozen=True):
+    """The node that serves whoever comes to one that stands by.
+
+    Attributes:
+        name: of the node; empty while nobody is known to lead.
+        start: of its process, as in Heartbeat; empty as well.
+        addresses: where clients reach it, by the names of listeners.
+        certificate: see Heartbeat.
+    """
+
+    name: str = ""
+    start: str = ""
+    addresses: dict[str, NodeAddress] = {}
+    certificate: str = ""
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -88,6 +105,13 @@ class GetCluster(Operation[ClusterFacts], frozen=True, kw_only=True):
     NEEDS = WATCHERS
 
 
+class GetServedBy(Operation[LeaderFacts | None], frozen=True, kw_only=True):
+    """Who serves those who come to this node, where it stands by; None where it does itself."""
+
+    NAME = "cluster.served_by"
+    NEEDS = DOORS
+
+
 class ForgetNode(Operation[None], frozen=True, kw_only=True):
     """Forget a node that will not come back; one that renews its heartbeat is refused."""
 
@@ -103,6 +127,12 @@ class NodeReports(Protocol):
 
     def facts(self) -> NodeFacts:
         """The node itself."""
+
+    def served_by(self) -> LeaderFacts | None:
+        """See GetServedBy."""
+
+    async def leader_changed(self) -> None:
+        """Return when there is another leader, or one again."""
 
     async def cluster(self) -> ClusterFacts:
         """All nodes.

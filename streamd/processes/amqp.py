@@ -2,8 +2,6 @@
 
 It decides nothing: the engine serves each connection, over a socket pair; see wire/amqp091/relay.py
 for what goes over it. When this process ends, its connections do, and the engine sees that of each.
-A side that is slow slows down the other one: nothing is read that cannot be sent on. When one side
-has ended its half, the other one is told, and may go on with its own.
 """
 
 import logging
@@ -18,8 +16,9 @@ import trio
 from streamd.config import CHECK_SECONDS, CLOSE_SECONDS, TLS_PORTS, Config
 from streamd.net import links, tls
 from streamd.net.links import LinkTransport
+from streamd.net.passing import pass_on
 from streamd.net.tls import Certificates
-from streamd.net.transport import SocketTransport, Transport, TransportClosed
+from streamd.net.transport import SocketTransport, Transport
 from streamd.processes.child import follow
 from streamd.processes.control import READY, RELOAD, Said, say
 from streamd.wire.amqp091.relay import Inward, Outward
@@ -168,7 +167,7 @@ class _Door:
 
 
 async def relay(client: Transport, engine: Transport) -> None:
-    """Serve a client until one of both has gone, or both have ended; both are closed on return."""
+    """Serve a client, see `pass_on`, in the form that the engine has its messages in."""
     outward = Outward()
 
     def from_client(begun: bytes) -> _Way | None:
@@ -180,21 +179,8 @@ async def relay(client: Transport, engine: Transport) -> None:
     def from_engine(begun: bytes) -> _Way:
         return _AS_IT_IS if begun.startswith(_HEADER) else outward
 
-    try:
-        async with trio.open_nursery() as nursery:
-
-            async def answer() -> None:
-                await _carry(engine, client, from_engine)
-                # The engine is done with it: what the client still says reaches nobody.
-                nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
-
-            nursery.start_soon(answer)
-            await _carry(client, engine, from_client)
-    except* TransportClosed:
-        pass
-    finally:
-        client.close()
-        engine.close()
+    inward = partial(_carry, choose=from_client)
+    await pass_on(client, engine, inward, partial(_carry, choose=from_engine))
 
 
 class _AsItIs:

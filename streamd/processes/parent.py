@@ -24,8 +24,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from streamd.processes.control import (
     AGAIN,
@@ -92,6 +93,7 @@ class Parent:
         prepare: called when the engine was started: loads what doors need.
         ready: called with what the engine says, when all are ready; again when it was restarted.
         stdin: a descriptor whose end stops the server; None for none.
+        resting: by what the engine says, the doors that have nothing to do then.
     """
 
     def __init__(
@@ -101,9 +103,11 @@ class Parent:
         prepare: Callable[[], object],
         ready: Callable[[str], None],
         stdin: int | None = None,
+        resting: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._engine = Child("engine", engine)
-        self._doors = [Child(name, work) for name, work in doors.items()]
+        self._all_doors = [Child(name, work) for name, work in doors.items()]
+        self._doors, self._resting = self._all_doors, resting
         self._ready, self._told_ready, self._says = ready, False, ""
         self._signals, self._woken = socket.socketpair()
         self._is_stopping = False
@@ -284,7 +288,9 @@ class Parent:
         child.unanswered = 0
         if said.word == READY:
             child.is_ready = True
-            self._says = said.text if child is self._engine else self._says
+            if child is self._engine:
+                self._says, resting = said.text, self._resting.get(said.text, ())
+                self._doors = [door for door in self._all_doors if door.name not in resting]
             if not self._told_ready and all(c.is_ready for c in (self._engine, *self._doors)):
                 self._ready(self._says)
                 self._told_ready = True

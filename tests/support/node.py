@@ -1,7 +1,9 @@
 """A node of a cluster that tells what a test wants."""
 
+import trio
+
 from segments.store.object_store import TierError
-from streamd.operations.cluster import ClusterFacts, ClusterNode, NodeFacts
+from streamd.operations.cluster import ClusterFacts, ClusterNode, LeaderFacts, NodeFacts
 from streamd.operations.errors import Reason, Refused
 
 LEADER = ClusterNode(
@@ -36,6 +38,12 @@ class FakeNode:
 
     def facts(self) -> NodeFacts:
         return self.told
+
+    def served_by(self) -> LeaderFacts | None:
+        return None
+
+    async def leader_changed(self) -> None:
+        await trio.sleep_forever()
 
     async def cluster(self) -> ClusterFacts:
         if self.error is not None:

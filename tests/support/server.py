@@ -533,7 +533,7 @@ async def serving(
 ) -> AsyncIterator[Harness]:
     """A server in memory over `folder`, where servers are simulated; see `harness`."""
     config = Config(data=str(folder), **settings)
-    addresses = {"stream": Address("127.0.0.1", 5552)}
+    addresses = {"stream": Address("127.0.0.1", 5552), "amqp": Address("127.0.0.1", 5672)}
     async with (
         open_server(config, now_ms, addresses=addresses) as server,
         trio.open_nursery() as nursery,

@@ -47,7 +47,7 @@ from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.config import Config
 from streamd.net import threads
-from streamd.operations.cluster import ClusterFacts, NodeFacts
+from streamd.operations.cluster import ClusterFacts, LeaderFacts, NodeFacts
 from streamd.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Node:
         config: settings of the server.
         addresses: where clients reach it, by the names of listeners.
         now_ms: the wall clock.
+        certificate: gives the fingerprint of its certificate, see Heartbeat.
 
     Attributes:
         name: of the node.
@@ -85,6 +86,7 @@ class Node:
         config: Config,
         addresses: Mapping[str, NodeAddress],
         now_ms: Callable[[], int],
+        certificate: Callable[[], str] = lambda: "-",
     ) -> None:
         self.name, self.config = config.node, config
         self.over_epoch: int | None = None
@@ -93,10 +95,13 @@ class Node:
         self.over = trio.Event()
         self.has_handed_over = False
         self._addresses, self._now_ms = dict(addresses), now_ms
+        self._certificate = certificate
         self._data, self._seconds = config.data, float(config.takeover_seconds)
         self._local_seconds = float(config.takeover_local_seconds)
         self._look: Callable[[], None] = lambda: None
         self._has_local: Callable[[], bool] = lambda: False
+        self._leads = LeaderFacts()
+        self._leader_changed = trio.lowlevel.ParkingLot()
         self._seen = ""  # the heartbeat under the leader's name that was read last, by its etag
         self._start, self._writer, self._tier = random_name(), "-", ""
         self._watch = LeaderWatch(self._seconds)
@@ -128,6 +133,19 @@ class Node:
             _shown(None if leader is None else leader.stream_address),
             self._watch.silent_seconds,
         )
+
+    def served_by(self) -> LeaderFacts | None:
+        """See NodeReports."""
+        if self.role is not NodeRole.STANDBY:
+            return None
+        beat = self.leader
+        if beat is None or beat.role is not NodeRole.LEADER or beat.node == self.name:
+            return LeaderFacts()
+        return LeaderFacts(beat.node, beat.start, dict(beat.addresses), beat.certificate)
+
+    async def leader_changed(self) -> None:
+        """See NodeReports."""
+        await self._leader_changed.park()
 
     async def cluster(self) -> ClusterFacts:
         """See NodeReports."""
@@ -301,6 +319,7 @@ class Node:
             epoch=self._epoch,
             revision=0 if cluster is None else cluster.revision,
             addresses=self._addresses,
+            certificate=self._certificate(),
             program=__version__,
         )
 
@@ -328,11 +347,17 @@ class Node:
                 logger.info("node %s follows %s", self.name, _leader(claimed))
             if known is not None and known.node:
                 why = await self._look_at(known)
+                self._tell_of_leader()
                 if why and await self._has_last_claim(known):
                     note = folder.note_takeover
                     await threads.in_thread(note, self._data, known.epoch, self._seen)
                     self.end(f"{_leader(known)} {why}; this node takes over")
             await trio.sleep(self._watch.pause)
+
+    def _tell_of_leader(self) -> None:
+        before, self._leads = self._leads, self.served_by() or LeaderFacts()
+        if self._leads.start not in ("", before.start):
+            self._leader_changed.unpark_all()
 
     async def _look_at(self, claimed: Cluster) -> str:
         """Read the leader's heartbeat; why it is to be taken over, empty while it is not."""
@@ -382,13 +407,16 @@ def _has_ended(data: str, file: NodeFile | None, found: Heartbeat) -> bool:
 
 @asynccontextmanager
 async def open_node(
-    config: Config, addresses: Mapping[str, NodeAddress], now_ms: Callable[[], int]
+    config: Config,
+    addresses: Mapping[str, NodeAddress],
+    now_ms: Callable[[], int],
+    certificate: Callable[[], str],
 ) -> AsyncIterator[Node]:
     """The node of a data folder, which has settled, and whose heartbeats go on in the block.
 
-    See `Node.settle` for what it raises.
+    See `Node` for the arguments, and `Node.settle` for what it raises.
     """
-    node = Node(config, addresses, now_ms)
+    node = Node(config, addresses, now_ms, certificate)
     await node.settle()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.beat)

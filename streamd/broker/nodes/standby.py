@@ -1,4 +1,4 @@
-"""What clients of a standby are told: who leads, and that changes are made there."""
+"""What clients of a standby are told while nobody leads, and it serves them itself."""
 
 from streamd.broker.nodes.node import Node
 from streamd.broker.read_only import ReadOnly
@@ -6,7 +6,7 @@ from streamd.operations.errors import Reason, Refused
 
 
 class Standby(ReadOnly):
-    """Refuses changes with a code upon which clients look for the leader again, and names it."""
+    """Refuses changes with a code upon which clients ask again."""
 
     reason = Reason.NOT_AVAILABLE
 
@@ -14,14 +14,5 @@ class Standby(ReadOnly):
         self._node = node
 
     def refusal(self) -> Refused:  # noqa: D102 - see ReadOnly
-        leader = self._node.leader
-        ask = "it is not known who leads at the moment; ask again"
-        if leader is not None:
-            where = "" if leader.stream_address is None else f" at {leader.stream_address}"
-            ask = f"node {leader.node}{where} leads; ask that one for changes"
-        return Refused(self.reason, f"node {self._node.name} stands by: {ask}")
-
-    def leader(self, *, is_tls: bool) -> tuple[str, int] | None:  # noqa: D102 - see ReadOnly
-        leader = self._node.leader
-        address = None if leader is None else leader.stream_address_of(is_tls=is_tls)
-        return None if address is None else (address.host, address.port)
+        details = f"node {self._node.name} stands by, and nobody leads at the moment; ask again"
+        return Refused(self.reason, details)

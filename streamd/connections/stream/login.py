@@ -15,7 +15,6 @@ from streamd.connections.stream.delivery import Delivery
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
 from streamd.net.outbox import Outbox
-from streamd.net.transport import Address
 from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.operations.names import as_sent
 from streamd.version import COMPATIBLE_VERSION, PRODUCT, __version__
@@ -43,7 +42,6 @@ class Login:
     Args:
         address: host and port to announce.
         authenticator: authenticates the peer.
-        is_tls: the connection is inside TLS.
 
     Attributes:
         heartbeat_seconds: agreed; 0 for none. Valid once the client has answered Tune.
@@ -61,15 +59,13 @@ class Login:
         services: Services,
         address: tuple[str, int],
         authenticator: Authenticator,
-        *,
-        is_tls: bool,
     ) -> None:
         self.properties: Mapping[str, str] = {}
         self.heartbeat_seconds = 0
         self.frame_max = 0
         self._services = services
         self._broker = services.broker
-        self._address, self._is_tls = address, is_tls
+        self._address = address
         self._authenticator = authenticator
         self._traffic = services.broker.traffic.protocol(STREAM_PROTOCOL)
         self.mechanism = ""
@@ -86,7 +82,7 @@ class Login:
         match command:
             case c.PeerProperties(corr, properties):
                 self.properties = dict(properties)
-                told = _PROPERTIES + self._read_only()
+                told = _PROPERTIES + (_READ_ONLY if self._broker.is_read_only else ())
                 if self._broker.has_alarms:
                     told += (_TROUBLE,)
                 return [c.PeerPropertiesResponse(corr, ResponseCode.OK, told)]
@@ -121,16 +117,6 @@ class Login:
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._services.config.frame_max, self._services.config.heartbeat)]
 
-    def _read_only(self) -> tuple[Pair, ...]:
-        """That this server takes no changes, and which one does, as far as that is known."""
-        read_only = self._broker.read_only
-        if read_only is None:
-            return ()
-        leader = read_only.leader(is_tls=self._is_tls)
-        return (
-            _READ_ONLY if leader is None else (*_READ_ONLY, Pair("leader", str(Address(*leader))))
-        )
-
     def _open(self, command: c.Open) -> c.OpenResponse:
         name = as_sent(command.virtual_host)
         self.host, self.rights = self._authenticator.enter(self._account, name)
@@ -150,7 +136,6 @@ class Login:
             outbox,
             delivery,
             self._address,
-            self._is_tls,
             self._traffic,
         )
 

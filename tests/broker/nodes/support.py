@@ -14,13 +14,15 @@ from segments.store.heartbeat import Heartbeat, NodeRole, read_heartbeat
 from segments.store.manifest import decode_manifest
 from segments.store.object_store import ObjectStore, TierError
 from streamd.cli.ending import leaves
-from streamd.net import threads
-from streamd.server import StartAgain
+from streamd.net import passing, threads
+from streamd.net.transport import Transport
+from streamd.server import AMQP, STREAM, StartAgain
 from tests.broker.tier.support import SEGMENT_BYTES, publish
 from tests.support.fake_store import FakeStore
-from tests.support.server import Harness, Peer, serving, simulated
+from tests.support.server import Harness, MemoryTransport, Peer, serving, simulated
 
 TAKEOVER = 10.0
+_AMQP_PORT = 5672
 STORED = {"stream_confirm": "store"}
 
 logger = logging.getLogger(__name__)
@@ -88,7 +90,8 @@ class RunningNode:
         self.scope = trio.CancelScope()
         self.has_ended = trio.Event()
         self._settings = {"tier": f"s3://{name}/tier", "node": name, "tier_roll_seconds": 5}
-        self._settings |= {"tier_delete_delay_seconds": 0, **settings}
+        self._settings |= {"tier_delete_delay_seconds": 0, "advertised_host": f"{name}.example"}
+        self._settings |= settings
         self._goes_on = trio.Event()
         self._goes_on.set()
 
@@ -182,6 +185,17 @@ class Nodes:
     def open_store(self, url: str, _endpoint: str = "") -> ObjectStore:
         return self.views[url.split("/")[2]]  # type: ignore[return-value]
 
+    async def connect(self, host: str, port: int) -> Transport:
+        """The way from one node to another."""
+        await trio.lowlevel.checkpoint()
+        for node in self.nodes:
+            if node.server is not None and node.server.server.node is not None:
+                config = node.server.server.node.config
+                if config.advertised_host == host and not node.view.is_away:
+                    protocol = AMQP if port == _AMQP_PORT else STREAM
+                    return MemoryTransport(node.server.dial(protocol))
+        raise ConnectionRefusedError(f"nobody is at {host}:{port}")
+
     def beat(self, name: str) -> Heartbeat | None:
         found = read_heartbeat(self.store, name)
         return None if found is None else found.heartbeat
@@ -194,18 +208,18 @@ class Nodes:
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Nodes]:
     """Nodes in this block share a store."""
-    opened = stores.open_store
+    opened, connect = stores.open_store, passing.connect
     with simulated(), _paused():
         async with trio.open_nursery() as nursery:
             nodes = Nodes(folder, nursery)
-            stores.open_store = nodes.open_store
+            stores.open_store, passing.connect = nodes.open_store, nodes.connect
             try:
                 yield nodes
             finally:
                 for node in nodes.nodes:
                     node.go_on()
                 nursery.cancel_scope.cancel()
-                stores.open_store = opened
+                stores.open_store, passing.connect = opened, connect
 
 
 @contextmanager

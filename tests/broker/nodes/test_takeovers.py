@@ -408,7 +408,7 @@ async def test_it_is_said_what_a_standby_does(tmp_path: Path) -> None:
         leader = nodes.beat("a")
         assert leader is not None
         assert leader.epoch == state_of(nodes.store).epoch
-        assert str(leader.stream_address) == "localhost:5552"
+        assert str(leader.stream_address) == "a.example:5552"
         await b.end()
         beat = nodes.beat("b")
         assert beat is not None

@@ -37,7 +37,6 @@ def test_it_says_what_was_said() -> None:
     assert content.startswith(b'{"format":"streamd-node","version":1,"tier":"c41d07e2b3a95f68"')
     assert decode_heartbeat(BEAT.key, content) == BEAT
     assert str(BEAT.stream_address) == "a.example:5552"
-    assert BEAT.stream_address_of(is_tls=True) == ("a", 5551)
     assert replace(BEAT, addresses={}).stream_address is None
 
 

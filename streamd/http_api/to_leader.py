@@ -1,0 +1,227 @@
+"""Requests that come to a node which stands by: the leader answers them.
+
+What is asked of the node itself, whether it is alive and ready, it answers itself, and while nobody
+leads also what it can without. What browsers may send was checked before (browsers.py): the leader
+sees the request of a program. It checks the password.
+
+Where the leader has a port inside TLS, that is used, and it has to show the certificate whose
+fingerprint is in its heartbeat: whoever can write that can do anything with the tier anyway.
+"""
+
+import hashlib
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+import h11
+import trio
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from segments.store.heartbeat import NodeAddress
+from streamd.hop.door import EngineLink
+from streamd.http_api.caller import OPEN_PATHS
+from streamd.http_api.messages import error_answer
+from streamd.net.addresses import is_local_address
+from streamd.operations.cluster import GetServedBy, LeaderFacts
+
+logger = logging.getLogger(__name__)
+
+_HOLDS_SECONDS = 1.0  # that an answer of the engine holds
+_CONNECT_SECONDS = 5.0
+_READ_BYTES = 64 << 10
+_HEADER_BYTES = 64 << 10
+_GONE = (OSError, ssl.SSLError, trio.BrokenResourceError, h11.ProtocolError)
+# They are of one connection, or were checked, or are set here.
+_LEFT_OUT = frozenset(
+    b"connection keep-alive te upgrade proxy-connection host expect origin referer "
+    b"sec-fetch-site sec-fetch-mode sec-fetch-dest".split()
+)
+_ANSWERS_LEFT_OUT = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date"))
+
+
+class Reached(NamedTuple):
+    """A connection to the leader.
+
+    Attributes:
+        stream: closed by whoever has it.
+        is_local: the leader takes whoever comes by it for somebody on its own machine.
+    """
+
+    stream: trio.abc.Stream
+    is_local: bool
+
+
+class ToLeader:
+    """Has the leader answer, where this node stands by.
+
+    Args:
+        app: answers here.
+        link: to the engine, which knows.
+        prefix: begins every path; may be empty.
+        reach: connects to the leader.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        link: EngineLink,
+        prefix: str,
+        reach: Callable[[LeaderFacts, NodeAddress], Awaitable[Reached]] | None = None,
+    ) -> None:
+        self._app, self._link, self._reach = app, link, reach or _reach
+        self._own = frozenset(prefix + path for path in OPEN_PATHS)
+        self._leader: LeaderFacts | None = None
+        self._asked_at: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        leader = await self._served_by() if self._is_passed_on(scope) else None
+        address = None if leader is None else _address_of(leader)
+        if leader is not None and address is not None:
+            try:
+                with trio.fail_after(_CONNECT_SECONDS):
+                    reached = await self._reach(leader, address)
+            except (*_GONE, trio.TooSlowError) as error:
+                logger.warning("node %s, which leads, is not reached: %s", leader.name, error)
+            else:
+                await _Exchange(reached, address, scope, send).run(receive)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_passed_on(self, scope: Scope) -> bool:
+        if scope["type"] != "http":
+            return False
+        path: str = scope["path"]
+        return path.rstrip("/") not in self._own
+
+    async def _served_by(self) -> LeaderFacts | None:
+        now = trio.current_time()
+        if self._asked_at is None or (
+            self._leader is not None and now - self._asked_at >= _HOLDS_SECONDS
+        ):  # a node that leads, or is none of a cluster, is that as long as this process lives
+            self._leader, self._asked_at = await self._link.door.ask(GetServedBy()), now
+        return self._leader
+
+
+def _address_of(leader: LeaderFacts) -> NodeAddress | None:
+    return leader.addresses.get("https") or leader.addresses.get("http")
+
+
+async def _reach(leader: LeaderFacts, address: NodeAddress) -> Reached:
+    """Connect to the leader, inside TLS where it has that.
+
+    Raises:
+        OSError: there is nobody, or somebody else.
+        trio.BrokenResourceError: it does not speak TLS.
+    """
+    plain = await trio.open_tcp_stream(*address)
+    is_local = is_local_address(plain.socket.getpeername()[0])
+    if "https" not in leader.addresses:
+        return Reached(plain, is_local)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # see below
+    stream = trio.SSLStream(plain, context, https_compatible=True)
+    try:
+        await stream.do_handshake()
+        shown = stream.getpeercert(binary_form=True) or b""
+        if hashlib.sha256(shown).hexdigest() != leader.certificate:
+            raise OSError(f"{address} shows another certificate than its heartbeat names")
+    except BaseException:
+        plain.socket.close()
+        raise
+    return Reached(stream, is_local)
+
+
+class _Exchange:
+    """One request, and its answer."""
+
+    def __init__(self, leader: Reached, address: NodeAddress, scope: Scope, send: Send) -> None:
+        self._leader, self._host, self._scope, self._send = leader, address, scope, send
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADER_BYTES)
+        self._has_begun = False
+
+    async def run(self, receive: Receive) -> None:
+        """Carry it out; the answer says so where the leader has gone meanwhile.
+
+        Raises:
+            OSError: it has gone in the middle of its answer.
+        """
+        try:
+            client = self._scope.get("client") or ("", 0)
+            if self._leader.is_local and not is_local_address(client[0]):
+                reason = "the leader takes all for its own machine that come from here: ask it"
+                await error_answer(403, "forbidden", reason)(self._scope, receive, self._send)
+            else:
+                await self._run(receive)
+        finally:
+            await trio.aclose_forcefully(self._leader.stream)
+
+    async def _run(self, receive: Receive) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask, receive, nursery.cancel_scope)
+                await self._answer()
+                nursery.cancel_scope.cancel()
+        except* _GONE as group:
+            if self._has_begun:
+                raise OSError("the leader has gone in the middle of its answer") from group
+            reason = "the leader has gone before it has answered: whether it did it is not known"
+            answer = error_answer(503, "service_unavailable", reason)
+            await answer(self._scope, receive, self._send)
+
+    async def _ask(self, receive: Receive, everything: trio.CancelScope) -> None:
+        scope = self._scope
+        path = scope["raw_path"].partition(b"?")[0]
+        target = path + b"?" + scope["query_string"] if scope["query_string"] else path
+        headers = [(name, value) for name, value in scope["headers"] if name not in _LEFT_OUT]
+        headers += [(b"host", str(self._host).encode()), (b"connection", b"close")]
+        await self._tell(
+            h11.Request(method=scope["method"].encode(), target=target, headers=headers)
+        )
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                everything.cancel()
+                return
+            if message.get("body"):
+                await self._tell(h11.Data(data=message["body"]))
+            if not message.get("more_body"):
+                break
+        await self._tell(h11.EndOfMessage())
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        everything.cancel()
+
+    async def _tell(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            await self._leader.stream.send_all(data)
+
+    async def _answer(self) -> None:
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                self._http.receive_data(bytes(await self._leader.stream.receive_some(_READ_BYTES)))
+            elif isinstance(event, h11.Response):
+                self._has_begun = True
+                await self._send(
+                    {
+                        "type": "http.response.start",
+                        "status": event.status_code,
+                        "headers": list(_kept(event.headers)),
+                    }
+                )
+            elif isinstance(event, h11.Data):
+                body = {"type": "http.response.body", "body": bytes(event.data), "more_body": True}
+                await self._send(body)
+            elif isinstance(event, h11.EndOfMessage):
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            elif isinstance(event, h11.ConnectionClosed):
+                raise OSError("closed")
+
+
+def _kept(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    return ((name, value) for name, value in headers if name not in _ANSWERS_LEFT_OUT)

@@ -1,0 +1,69 @@
+"""Passing bytes on: whatever one connection says, another one is told, and the other way round.
+
+A side that is slow slows down the other one: nothing is read that cannot be sent on. When one side
+has ended its half, the other one is told, and may go on with its own.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import trio
+
+from streamd.config import CLOSE_SECONDS
+from streamd.net.transport import SocketTransport, Transport, TransportClosed
+
+Carry: TypeAlias = Callable[[Transport, Transport], Awaitable[None]]
+
+_CONNECT_SECONDS = 5.0
+
+
+async def carry(source: Transport, target: Transport) -> None:
+    """Send on what comes, as it is, until the source has ended its half.
+
+    Raises:
+        TransportClosed: one of both is gone.
+    """
+    while data := await source.receive():
+        await target.send(data)
+    target.end_sending()
+
+
+async def pass_on(
+    client: Transport, server: Transport, inward: Carry = carry, outward: Carry = carry
+) -> None:
+    """Serve a client until one of both has gone, or both have ended; both are closed on return.
+
+    Args:
+        client: has connected to us.
+        server: serves it.
+        inward: carries what the client says.
+        outward: carries what the server says.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def answer() -> None:
+                await outward(server, client)
+                # The server is done with it: what the client still says reaches nobody.
+                nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
+
+            nursery.start_soon(answer)
+            await inward(client, server)
+    except* TransportClosed:
+        pass
+    finally:
+        client.close()
+        server.close()
+
+
+async def connect(host: str, port: int) -> Transport:
+    """A connection to another server.
+
+    Raises:
+        OSError: there is nobody, or no way.
+    """
+    try:
+        with trio.fail_after(_CONNECT_SECONDS):
+            return SocketTransport(await trio.open_tcp_stream(host, port), None)
+    except trio.TooSlowError:
+        raise TimeoutError(f"{host}:{port} does not answer") from None
