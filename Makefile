@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help help-all demo demo-tier test test-fast search fuzz world kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help help-all demo demo-tier demo-nodes test test-fast search fuzz world kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 
 $(BIN)/python:
@@ -35,6 +35,9 @@ demo: $(VENV)/.demo ## publish real flights, read only the wanted chunks, then t
 # With gofakes3 as the object store where `make stores` has built it, else with a folder.
 demo-tier: $(VENV)/.demo $(VENV)/.tier ## a stream ten times larger than its disk, a question over all of it, a lost disk, and a machine lost while somebody publishes; a minute
 	$(BIN)/python -m benchmarks.tier.demo
+
+demo-nodes: $(VENV)/.demo ## three servers that are one, and the leader killed while somebody publishes; 40 seconds
+	$(BIN)/python -m benchmarks.tier.demo_nodes
 
 test: $(VENV)/.test ## the whole test suite
 	$(BIN)/python -m pytest -n $(JOBS)

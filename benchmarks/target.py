@@ -1,6 +1,7 @@
 """The servers that are measured, and what the kernel says about their processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -136,6 +137,10 @@ class Target(Server):
         self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    def kill(self) -> None:
+        """With all its processes, as if the machine was gone."""
+        os.killpg(self.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self

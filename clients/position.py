@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from clients.connection import ClientConnection
+from segments.gaps import num_lost
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 
@@ -28,8 +29,9 @@ class Moved(NamedTuple):
         stream: its name.
         expected: the offset that was to come next.
         begins: the offset with which reading goes on. Behind `expected`: all between them is gone,
-            by retention or truncation, or never was, as after a power failure. Before it: the
-            stream has become shorter.
+            by retention or truncation, or never was, as after a power failure; offsets that a log
+            has left out on purpose, with no message missing, are not told. Before it: the stream
+            has become shorter.
         is_other_stream: it was deleted, and one of the same name was made, whose offset `begins`
             is.
     """
@@ -177,10 +179,10 @@ class Place:
         is_shorter = (
             self._chunk_id is not None and found < self._chunk_id and not connection.is_read_only
         )
-        if is_offset and (found > start.value or is_shorter):
+        if is_offset and (is_shorter or num_lost(start.value, found) > 0):
             self.era += is_shorter
             self._move(Moved(self._stream, start.value, found))
-        elif is_offset:
+        elif is_offset and found <= start.value:
             return
         self.reached(found, found)
 

@@ -6,9 +6,7 @@ the store. What the store is asked for is counted by a proxy before it, or, wher
 folder, by the server.
 """
 
-import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -331,7 +329,7 @@ included. It goes on publishing behind the last flight.
                 await is_half.wait()
                 writes = self._counter.count(target).since(before).writes
                 confirmed, sent_then = sent - producer.num_unconfirmed, sent
-                _kill(target)
+                target.kill()
                 shutil.rmtree(data)
                 note("starting on an empty disk")
                 began = time.perf_counter()
@@ -363,11 +361,6 @@ not promised: of streams that are not declared so, what is not uploaded yet is o
 
 def _uri(target: Target) -> str:
     return f"rabbitmq-stream://guest:guest@{target.host}:{target.port}/"
-
-
-def _kill(target: Target) -> None:
-    """With all its processes, as if the machine was gone."""
-    os.killpg(target.pid, signal.SIGKILL)
 
 
 async def _numbers(target: Target) -> list[int]:

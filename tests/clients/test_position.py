@@ -373,6 +373,45 @@ class TestGone:
         run(work, tmp_path)
 
 
+class TestGaps:
+    """Offsets that were left out after the machine went down, see segments/gaps.py."""
+
+    @pytest.mark.parametrize("is_lost", [False, True])
+    def test_only_what_was_lost_is_told(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_lost: bool
+    ) -> None:
+        async def main() -> None:
+            with pytest.MonkeyPatch.context() as patch, trio.fail_after(SECONDS):
+                async with trio.open_nursery() as nursery:
+                    await work(Servers(nursery), patch)
+
+        async def work(servers: Servers, patch: pytest.MonkeyPatch) -> None:
+            network = Network(await servers.start(tmp_path / "a"), patch)
+            async with network.client() as client:
+                await client.create("s", arguments=CHUNKS)
+                await publish(client, *range(9))
+                await servers.end()
+                shutil.copytree(tmp_path / "a", tmp_path / "b")
+                network.server = await servers.start(tmp_path / "a")
+                if is_lost:
+                    await publish(client, 9, 10, 11)
+                num_read = 12 if is_lost else 9
+                async with client.consumer("s", offset="first") as messages:
+                    assert await taken(messages, num_read) == list(range(num_read))
+                    network.is_away = True
+                    await servers.end()
+                    (tmp_path / "b/streams/%2F/s/ahead-another-boot").touch()
+                    network.server = await servers.start(tmp_path / "b")
+                    network.is_away = False
+                    await publish(client, 100, 101)
+                    assert (await taken(messages, 2))[-2:] == [100, 101]
+                    assert (messages.moved is not None) == is_lost
+                    assert ("any more" in caplog.text) == is_lost
+            await servers.end()
+
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 class TestShorter:
     """A folder that was put back from a copy: in one life, other messages at the same offsets."""
 
