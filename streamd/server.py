@@ -70,7 +70,7 @@ from streamd.config import (
 )
 from streamd.connections import amqp_port
 from streamd.connections.doorway import Doorway
-from streamd.connections.passage import Leader, Meanwhile, Passage, reach
+from streamd.connections.passage import Found, Meanwhile, Passage, reach
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.engine import DoorCaller, Watch, open_engine
@@ -217,6 +217,7 @@ class Server:
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
+        self._ours: set[Address] = set()  # this end of connections to the leader
 
     @property
     def passes_on(self) -> bool:
@@ -232,10 +233,10 @@ class Server:
         peer, is_local = transport.peer, transport.is_local
         with suppress(TransportClosed):
             leader = await self._reach_leader(name, peer, transport.close, is_local=is_local)
-            if leader is None:
-                await self._serve_here(protocol, transport)
+            if leader is None or leader.transport is None:
+                await self._serve_here(protocol, transport, leader)
             else:
-                await self._run(Passage(transport, *leader))
+                await self._pass_on(transport, leader.transport, leader.start)
 
     async def serve_tls(self, protocol: ServedProtocol, accepted: trio.SocketStream) -> None:
         """Serve one that is to be inside TLS; where it is passed on, the leader decrypts it."""
@@ -246,49 +247,72 @@ class Server:
         name, is_local = listener_name(protocol, is_tls=True), is_local_address(peer.host)
         with suppress(TransportClosed):
             leader = await self._reach_leader(name, peer, close, is_local=is_local)
-            if leader is not None:
+            if leader is not None and leader.transport is not None:
                 try:
                     client = SocketTransport(accepted, None)
                 except OSError:  # gone before it was looked at
-                    leader[0].transport.close()
+                    leader.transport.close()
                     close()
-                    return
-                await self._run(Passage(client, *leader))
+                else:
+                    await self._pass_on(client, leader.transport, leader.start)
                 return
             transport = await self.shake_hands(accepted)
             if transport is None:
                 return
             if self.takes(peer):
-                await self._serve_here(protocol, transport)
+                await self._serve_here(protocol, transport, leader)
             else:
                 transport.close()
 
-    async def _serve_here(self, protocol: ServedProtocol, transport: Transport) -> None:
+    async def _serve_here(
+        self, protocol: ServedProtocol, transport: Transport, leader: Found | None
+    ) -> None:
         announced = self._announced(protocol, is_tls=transport.is_tls)
         connection = protocol.make_connection(transport, self._services, announced)
-        if self.node is not None and self.passes_on:
-            await self._run(Meanwhile(self.node, connection))
+        if self.node is not None and leader is not None:
+            await self._run(Meanwhile(self.node, leader.start, connection))
         else:
             await self._run(connection)
 
+    async def _pass_on(self, client: Transport, leader: Transport, start: str) -> None:
+        assert self.node is not None  # noqa: S101 - or nobody was looked for
+        passage = Passage(client, leader, start, self.node)
+        self._ours.add(leader.local)
+        try:
+            await self._run(passage)
+        finally:
+            self._ours.discard(leader.local)
+
     async def _reach_leader(
         self, listener: str, peer: Address, close: Callable[[], object], *, is_local: bool
-    ) -> tuple[Leader, Node] | None:
-        """See passage.reach; None also where this node serves its clients itself.
+    ) -> Found | None:
+        """See passage.reach; None where this node serves its clients itself.
 
         Raises:
-            TransportClosed: see there; or others needed the room of one that waited. It is closed.
+            TransportClosed: see there; or others needed the room of one that waited, or it has come
+                from here. It is closed.
         """
         if self.node is None or not self.passes_on:
             return None
         try:
+            self._check_not_ours(peer)
             with self._entered():
                 found = await reach(self.node, listener, peer, is_local=is_local)
-                return None if found is None else (found, self.node)
+                if peer in self._ours and found.transport is not None:
+                    found.transport.close()
+                self._check_not_ours(peer)  # it may have come before that was known
+                return found
             raise TransportClosed
         except BaseException:
             close()
             raise
+
+    def _check_not_ours(self, peer: Address) -> None:
+        """Raise TransportClosed for a connection to the leader that has arrived at this node."""
+        if peer in self._ours:
+            text = "%s: refused, the address that the leader advertises leads to this node, which "
+            logger.error(text + "stands by: look at its setting advertised_host", peer)
+            raise TransportClosed
 
     async def _run(self, connection: Connection) -> None:
         with trio.CancelScope() as scope:
@@ -824,10 +848,14 @@ def _connection_budget(config: Config, outside: Collection[str]) -> int:
     """Connections that may be open: files of streams leave so many descriptors, if not more."""
     limit = descriptor_limit()
     rest = max(1, int(limit * (1 - LOGS_SHARE)) - _OTHER_FILES)
+    if config.is_standby:  # each that is passed on takes two
+        rest = max(1, rest // 2)
     if not outside:  # over HTTP they come here, too
         rest = max(1, rest - min(config.max_http_connections + MAX_METRICS_CONNECTIONS, rest // 4))
     if rest >= config.max_connections:
         return config.max_connections
+    if config.is_standby:
+        return rest
     logger.warning(
         "this process may have %s files open: max_connections can be %s at most, the "
         "setting is %s; raise the limit (ulimit -n, LimitNOFILE) or lower the setting",

@@ -13,7 +13,7 @@ READ_ONLY = (
 
 
 class ReadOnly:
-    """How changes are refused.
+    """How changes are refused, and where they are taken.
 
     Attributes:
         reason: of the refusal.
@@ -24,3 +24,7 @@ class ReadOnly:
     def refusal(self) -> Refused:
         """Why it is refused, for who has asked for it."""
         return Refused(self.reason, READ_ONLY)
+
+    def leader(self, *, is_tls: bool) -> tuple[str, int] | None:  # noqa: ARG002 - of others
+        """Host and port at which clients of the stream protocol reach who takes changes."""
+        return None

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import trio
 
+from streamd.config import LOGIN_SECONDS
 from streamd.connections.services import Connection
 from streamd.net import passing
 from streamd.net.transport import Address, Transport, TransportClosed
@@ -18,21 +19,22 @@ from streamd.operations.cluster import NodeReports
 
 logger = logging.getLogger(__name__)
 
-_WAIT_SECONDS = 20.0  # for a leader; a takeover takes some twelve
+_WAIT_SECONDS = 5.0  # for a leader: clients wait ten for their first answer
 _PAUSE_SECONDS = 0.2
+_LOGIN_SECONDS = 3 * LOGIN_SECONDS  # the leader ends those who have not logged in by then
 _MEANWHILE_SECONDS = 60.0
 
 
-class Leader(NamedTuple):
-    """A connection to the leader.
+class Found(NamedTuple):
+    """What came of looking for the leader.
 
     Attributes:
-        transport: to it.
-        start: of its process.
+        start: of the leader's process; empty while nobody leads.
+        transport: to it; None where it is not reached.
     """
 
-    transport: Transport
     start: str
+    transport: Transport | None
 
 
 class Passage:
@@ -43,27 +45,29 @@ class Passage:
     Args:
         client: closed when `run` returns.
         leader: the same.
+        start: of the leader.
         node: knows who leads.
     """
 
-    is_open = True  # what the leader asks of clients is its own affair
+    def __init__(self, client: Transport, leader: Transport, start: str, node: NodeReports) -> None:
+        self._client, self._leader, self._start, self._node = client, leader, start, node
+        self._began = trio.current_time()
 
-    def __init__(self, client: Transport, leader: Leader, node: NodeReports) -> None:
-        self._client, self._leader, self._node = client, leader, node
+    @property
+    def is_open(self) -> bool:
+        """The client has logged in, or the leader would have ended it."""
+        return trio.current_time() - self._began > _LOGIN_SECONDS
 
     async def run(self) -> None:
         """See services.Connection."""
         async with trio.open_nursery() as nursery:
 
             async def end() -> None:
-                while True:
-                    leads = self._node.served_by()
-                    if leads is None or leads.start not in ("", self._leader.start):
-                        nursery.cancel_scope.cancel()
-                    await self._node.leader_changed()
+                await another_leads(self._node, self._start)
+                nursery.cancel_scope.cancel()
 
             nursery.start_soon(end)
-            await passing.pass_on(self._client, self._leader.transport)
+            await passing.pass_on(self._client, self._leader)
             nursery.cancel_scope.cancel()
 
     async def stop(self) -> None:
@@ -74,15 +78,16 @@ class Passage:
 class Meanwhile:
     """A connection that is served here while nobody leads, or the leader is not reached.
 
-    It ends when somebody leads, or after a while: its client comes again.
+    It ends when somebody else leads, or after a while: its client comes again.
 
     Args:
         node: knows who leads.
+        start: of the leader that was not reached; empty for none.
         connection: is served.
     """
 
-    def __init__(self, node: NodeReports, connection: Connection) -> None:
-        self._node, self._connection = node, connection
+    def __init__(self, node: NodeReports, start: str, connection: Connection) -> None:
+        self._node, self._start, self._connection = node, start, connection
 
     @property
     def is_open(self) -> bool:
@@ -95,7 +100,7 @@ class Meanwhile:
 
             async def end() -> None:
                 with trio.move_on_after(_MEANWHILE_SECONDS):
-                    await self._node.leader_changed()
+                    await another_leads(self._node, self._start)
                 if self._connection.is_open:
                     await self._connection.stop()
                 nursery.cancel_scope.cancel()
@@ -109,9 +114,16 @@ class Meanwhile:
         await self._connection.stop()
 
 
-async def reach(
-    node: NodeReports, listener: str, peer: Address, *, is_local: bool
-) -> Leader | None:
+async def another_leads(node: NodeReports, start: str) -> None:
+    """Return when a process leads that is not the one that began as `start`."""
+    while True:
+        leader = node.served_by()
+        if leader is None or leader.start not in ("", start):
+            return
+        await node.leader_changed()
+
+
+async def reach(node: NodeReports, listener: str, peer: Address, *, is_local: bool) -> Found:
     """Connect a client that has come to a node which stands by to the leader.
 
     Args:
@@ -120,17 +132,15 @@ async def reach(
         peer: the client.
         is_local: it is on this machine.
 
-    Returns:
-        None where nobody leads, or is reached, for longer than a client is to wait.
-
     Raises:
         TransportClosed: the leader does not serve it; the log says why.
     """
+    start = ""
     with trio.move_on_after(_WAIT_SECONDS):
         while True:
             leader = node.served_by()
             if leader is not None and leader.name:
-                address = leader.addresses.get(listener)
+                address, start = leader.addresses.get(listener), leader.start
                 if address is None:
                     text = "%s: refused, node %s, which leads, does not listen for %s"
                     logger.warning(text, peer, leader.name, listener)
@@ -138,9 +148,9 @@ async def reach(
                 with suppress(OSError):
                     transport = await passing.connect(*address)
                     _check(transport, peer, is_local=is_local)
-                    return Leader(transport, leader.start)
+                    return Found(start, transport)
             await trio.sleep(_PAUSE_SECONDS)
-    return None
+    return Found(start, None)
 
 
 def _check(leader: Transport, peer: Address, *, is_local: bool) -> None:

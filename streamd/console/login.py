@@ -10,6 +10,7 @@ from starlette.routing import Route
 from streamd.console.forms import Form, read_form
 from streamd.console.sessions import Session
 from streamd.console.site import SESSION, Site, session_of
+from streamd.http_api.browsers import is_inside_tls
 from streamd.http_api.caller import client_host, log_in, note_entered
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class LoginPages:
             value,
             max_age=None if value else 0,
             path=self._site.prefix or "/",
-            secure=_is_inside_tls(request),
+            secure=is_inside_tls(request.scope),
             httponly=True,
             samesite="strict",
         )
@@ -102,12 +103,3 @@ def cookie_name(request: Request) -> str:
     """The name of the cookie: browsers share cookies between all ports of a host."""
     server = request.scope.get("server")
     return f"streamd_session_{server[1] if server else ''}"
-
-
-def _is_inside_tls(request: Request) -> bool:
-    """Whether the browser speaks TLS, with this server or with a proxy before it.
-
-    BrowserGuard has found Origin to be this server's.
-    """
-    origin = request.headers.get("origin", "")
-    return request.url.scheme == "https" or origin.lower().startswith("https://")

@@ -115,6 +115,16 @@ class BrowserGuard:
         return host is not None and (host.is_address or host.name in self._hosts)
 
 
+def is_inside_tls(scope: Scope) -> bool:
+    """Whether the browser speaks TLS, with this server or with a proxy before it.
+
+    BrowserGuard has found Origin to be this server's.
+    """
+    origins = _values(scope["headers"], b"origin")
+    scheme = scope.get("scheme", "http")
+    return scheme == "https" or any(o.lower().startswith("https://") for o in origins)
+
+
 def with_security(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The headers of an answer with those of SECURITY_HEADERS that it does not set itself."""
     own = list(headers)

@@ -11,7 +11,9 @@ fingerprint is in its heartbeat: whoever can write that can do anything with the
 import hashlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import h11
@@ -20,9 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segments.store.heartbeat import NodeAddress
 from streamd.hop.door import EngineLink
+from streamd.http_api.browsers import is_inside_tls
 from streamd.http_api.caller import OPEN_PATHS
 from streamd.http_api.messages import error_answer
 from streamd.net.addresses import is_local_address
+from streamd.net.transport import keep_alive
 from streamd.operations.cluster import GetServedBy, LeaderFacts
 
 logger = logging.getLogger(__name__)
@@ -32,6 +36,7 @@ _CONNECT_SECONDS = 5.0
 _READ_BYTES = 64 << 10
 _HEADER_BYTES = 64 << 10
 _GONE = (OSError, ssl.SSLError, trio.BrokenResourceError, h11.ProtocolError)
+_PASSED_ON = b"x-streamd-passed-on"
 # They are of one connection, or were checked, or are set here.
 _LEFT_OUT = frozenset(
     b"connection keep-alive te upgrade proxy-connection host expect origin referer "
@@ -78,16 +83,34 @@ class ToLeader:
         """Answer one request."""
         leader = await self._served_by() if self._is_passed_on(scope) else None
         address = None if leader is None else _address_of(leader)
-        if leader is not None and address is not None:
-            try:
-                with trio.fail_after(_CONNECT_SECONDS):
-                    reached = await self._reach(leader, address)
-            except (*_GONE, trio.TooSlowError) as error:
-                logger.warning("node %s, which leads, is not reached: %s", leader.name, error)
-            else:
-                await _Exchange(reached, address, scope, send).run(receive)
+        if leader is None or address is None:
+            await self._app(scope, receive, send)
+            return
+        if any(name == _PASSED_ON for name, _ in scope["headers"]):
+            reason = (
+                f"the address that node {leader.name} advertises, which leads, leads to one that "
+                "stands by: look at its setting advertised_host"
+            )
+            logger.error("%s", reason)
+            await error_answer(503, "service_unavailable", reason)(scope, receive, send)
+            return
+        try:
+            with trio.fail_after(_CONNECT_SECONDS):
+                reached = await self._reach(leader, address)
+        except (*_GONE, trio.TooSlowError) as error:
+            logger.warning("node %s, which leads, is not reached: %s", leader.name, error)
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(reached, address, scope, send)
+        await exchange.run(receive, partial(self._another_leads, leader.start))
+
+    async def _another_leads(self, start: str) -> None:
+        """Return when a process leads that is not the one that began as `start`."""
+        while True:
+            await trio.sleep(_HOLDS_SECONDS)
+            leader = await self._served_by()
+            if leader is None or leader.start not in ("", start):
                 return
-        await self._app(scope, receive, send)
 
     def _is_passed_on(self, scope: Scope) -> bool:
         if scope["type"] != "http":
@@ -116,6 +139,7 @@ async def _reach(leader: LeaderFacts, address: NodeAddress) -> Reached:
         trio.BrokenResourceError: it does not speak TLS.
     """
     plain = await trio.open_tcp_stream(*address)
+    keep_alive(plain.socket)
     is_local = is_local_address(plain.socket.getpeername()[0])
     if "https" not in leader.addresses:
         return Reached(plain, is_local)
@@ -140,10 +164,15 @@ class _Exchange:
     def __init__(self, leader: Reached, address: NodeAddress, scope: Scope, send: Send) -> None:
         self._leader, self._host, self._scope, self._send = leader, address, scope, send
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADER_BYTES)
-        self._has_begun = False
+        self._has_begun = self._has_asked = False
+        self._reading = trio.CancelScope()
 
-    async def run(self, receive: Receive) -> None:
+    async def run(self, receive: Receive, ended: Callable[[], Awaitable[None]]) -> None:
         """Carry it out; the answer says so where the leader has gone meanwhile.
+
+        Args:
+            receive: see ASGI.
+            ended: returns when the leader leads no more: it may never answer then.
 
         Raises:
             OSError: it has gone in the middle of its answer.
@@ -154,45 +183,69 @@ class _Exchange:
                 reason = "the leader takes all for its own machine that come from here: ask it"
                 await error_answer(403, "forbidden", reason)(self._scope, receive, self._send)
             else:
-                await self._run(receive)
+                await self._run(receive, ended)
         finally:
             await trio.aclose_forcefully(self._leader.stream)
 
-    async def _run(self, receive: Receive) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._ask, receive, nursery.cancel_scope)
-                await self._answer()
-                nursery.cancel_scope.cancel()
-        except* _GONE as group:
-            if self._has_begun:
-                raise OSError("the leader has gone in the middle of its answer") from group
-            reason = "the leader has gone before it has answered: whether it did it is not known"
-            answer = error_answer(503, "service_unavailable", reason)
-            await answer(self._scope, receive, self._send)
+    async def _run(self, receive: Receive, ended: Callable[[], Awaitable[None]]) -> None:
+        has_gone = has_left = False
+        async with trio.open_nursery() as nursery:
 
-    async def _ask(self, receive: Receive, everything: trio.CancelScope) -> None:
+            async def ask() -> None:
+                nonlocal has_left
+                with suppress(*_GONE):  # it may have answered before it has read all
+                    has_left = await self._ask(receive)
+                    if has_left:
+                        nursery.cancel_scope.cancel()
+
+            async def watch() -> None:
+                nonlocal has_gone
+                await ended()
+                has_gone = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(ask)
+            nursery.start_soon(watch)
+            try:
+                await self._answer()
+            except _GONE:
+                has_gone = True
+            nursery.cancel_scope.cancel()
+        if has_left or not has_gone:
+            return
+        if self._has_begun:
+            raise OSError("the leader has gone in the middle of its answer")
+        reason = "the leader has gone before it has answered: whether it did it is not known"
+        answer = error_answer(503, "service_unavailable", reason)
+        await answer(self._scope, receive, self._send)
+
+    async def _ask(self, receive: Receive) -> bool:
+        """Send the request; whether the client has left."""
         scope = self._scope
         path = scope["raw_path"].partition(b"?")[0]
         target = path + b"?" + scope["query_string"] if scope["query_string"] else path
         headers = [(name, value) for name, value in scope["headers"] if name not in _LEFT_OUT]
         headers += [(b"host", str(self._host).encode()), (b"connection", b"close")]
+        headers += [(_PASSED_ON, b"1")]
         await self._tell(
             h11.Request(method=scope["method"].encode(), target=target, headers=headers)
         )
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                everything.cancel()
-                return
-            if message.get("body"):
-                await self._tell(h11.Data(data=message["body"]))
-            if not message.get("more_body"):
-                break
-        await self._tell(h11.EndOfMessage())
+        with self._reading:  # left when the answer begins: what is unread, others read
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return True
+                if message.get("body"):
+                    await self._tell(h11.Data(data=message["body"]))
+                if not message.get("more_body"):
+                    break
+            await self._tell(h11.EndOfMessage())
+            self._has_asked = True
+        if not self._has_asked:
+            return False
         while (await receive())["type"] != "http.disconnect":
             pass
-        everything.cancel()
+        return True
 
     async def _tell(self, event: h11.Event) -> None:
         data = self._http.send(event)
@@ -206,11 +259,14 @@ class _Exchange:
                 self._http.receive_data(bytes(await self._leader.stream.receive_some(_READ_BYTES)))
             elif isinstance(event, h11.Response):
                 self._has_begun = True
+                if not self._has_asked:
+                    self._reading.cancel()
+                    await trio.lowlevel.checkpoint()
                 await self._send(
                     {
                         "type": "http.response.start",
                         "status": event.status_code,
-                        "headers": list(_kept(event.headers)),
+                        "headers": list(_kept(event.headers, self._scope)),
                     }
                 )
             elif isinstance(event, h11.Data):
@@ -223,5 +279,12 @@ class _Exchange:
                 raise OSError("closed")
 
 
-def _kept(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-    return ((name, value) for name, value in headers if name not in _ANSWERS_LEFT_OUT)
+def _kept(headers: Iterable[tuple[bytes, bytes]], scope: Scope) -> Iterator[tuple[bytes, bytes]]:
+    """The headers of an answer; cookies are for the way that the browser has come by."""
+    secure = b"; Secure" if is_inside_tls(scope) else b""
+    for name, value in headers:
+        if name == b"set-cookie":
+            parts = [part for part in value.split(b";") if part.strip().lower() != b"secure"]
+            yield name, b";".join(parts) + secure
+        elif name not in _ANSWERS_LEFT_OUT:
+            yield name, value

@@ -117,6 +117,7 @@ async def test_it_is_asked_what_was_asked_here() -> None:
         assert (headers[b"cookie"], headers[b"authorization"]) == (b"c=d", b"Basic eDp5")
         assert headers[b"content-length"] == b"4"
         assert b"origin" not in headers
+        assert headers[b"x-streamd-passed-on"] == b"1"
         bodies = [bytes(one.data) for one in rest if isinstance(one, h11.Data)]
         assert b"".join(bodies) == b"body"
 
@@ -174,6 +175,27 @@ async def test_one_that_goes_in_the_middle_of_its_answer_cuts_it_off() -> None:
     async with _standby(lambda _: [head, h11.Data(data=b"half")]) as (http, _, _link):
         with pytest.RaisesGroup(OSError, allow_unwrapped=True, flatten_subgroups=True):
             await http.get("/x/api/a")
+
+
+async def test_a_cookie_is_for_the_way_that_the_browser_has_come_by() -> None:
+    def answer(_asked: list[h11.Event]) -> list[h11.Event]:
+        return _ok(set_cookie="a=b; HttpOnly; Secure; SameSite=strict")
+
+    async with _standby(answer) as (http, _, _link):
+        found = await http.get("http://b.example/x/login")
+        assert found.headers["set-cookie"] == "a=b; HttpOnly; SameSite=strict"
+        for came in (
+            await http.get("https://b.example/x/login"),
+            await http.get("http://b.example/x/login", headers={"origin": "https://b.example"}),
+        ):
+            assert came.headers["set-cookie"] == "a=b; HttpOnly; SameSite=strict; Secure"
+
+
+async def test_an_address_that_leads_back_is_found_out() -> None:
+    async with _standby() as (http, leader, _):
+        found = await http.get("/x/api/a", headers={"x-streamd-passed-on": "1"})
+        assert (found.status_code, leader.asked) == (503, [])
+        assert "advertised_host" in found.json()["reason"]
 
 
 async def test_who_is_not_on_the_leaders_machine_is_not_taken_for_one() -> None:

@@ -57,7 +57,9 @@ async def test_a_leader_that_says_nothing_is_left_when_another_one_leads() -> No
 
 
 @pytest.mark.parametrize("pieces", [30, 31, 40])
-async def test_a_refusal_comes_through_while_the_body_is_still_sent(pieces: int) -> None:
+async def test_a_refusal_comes_through_while_the_body_is_still_sent(  # noqa: C901 - three sides
+    pieces: int,
+) -> None:
     """A wrong password with a large body; the leader answers without having read it."""
 
     async def serve(stream: trio.abc.Stream) -> None:
@@ -69,7 +71,9 @@ async def test_a_refusal_comes_through_while_the_body_is_still_sent(pieces: int)
                 http.receive_data(bytes(await stream.receive_some(64 << 10)))
             elif isinstance(event, h11.Data):
                 size += len(event.data)
-        head = h11.Response(status_code=401, headers=[("content-length", "3"), ("connection", "close")])
+        head = h11.Response(
+            status_code=401, headers=[("content-length", "3"), ("connection", "close")]
+        )
         for answer in (head, h11.Data(data=b"no!"), h11.EndOfMessage()):
             await stream.send_all(http.send(answer) or b"")
         with trio.move_on_after(1):  # as Hypercorn does, see serving.py

@@ -456,8 +456,12 @@ class Harness:
         is_local: bool = True,
         reads_slowly: bool = False,
         in_rounds: bool = True,
+        peer: Address | None = None,
     ) -> trio.StapledStream[Any, Any]:
-        """A peer's end of a new connection, which is read in rounds if any is."""
+        """A peer's end of a new connection, which is read in rounds if any is.
+
+        It comes from an address of its own, or from `peer`.
+        """
         pair = lockstep_stream_pair if reads_slowly else memory_stream_pair
         ours, theirs = pair()
         receiver = None if reads_slowly else cast("Any", ours.receive_stream)
@@ -468,6 +472,7 @@ class Harness:
             transport = PolledTransport(
                 theirs, self.poller, incoming, is_local=is_local, receiver=receiver
             )
+        transport.peer = peer or transport.peer
         if not (self.has_amqp_door and service is AMQP):
             self._nursery.start_soon(self.server.serve, service, transport)
             return ours

@@ -1,4 +1,4 @@
-"""What clients of a standby are told while nobody leads, and it serves them itself."""
+"""What clients of a standby are told where it serves them itself: the leader is not reached."""
 
 from streamd.broker.nodes.node import Node
 from streamd.broker.read_only import ReadOnly
@@ -6,7 +6,7 @@ from streamd.operations.errors import Reason, Refused
 
 
 class Standby(ReadOnly):
-    """Refuses changes with a code upon which clients ask again."""
+    """Refuses changes with a code upon which clients ask again, and names the leader."""
 
     reason = Reason.NOT_AVAILABLE
 
@@ -14,5 +14,17 @@ class Standby(ReadOnly):
         self._node = node
 
     def refusal(self) -> Refused:  # noqa: D102 - see ReadOnly
-        details = f"node {self._node.name} stands by, and nobody leads at the moment; ask again"
-        return Refused(self.reason, details)
+        name, leader = self._node.name, self._node.served_by()
+        if leader is None or not leader.name:
+            found = "nobody leads at the moment; ask again"
+        else:
+            at = leader.addresses.get("stream") or leader.addresses.get("stream/ssl")
+            where = "" if at is None else f" at {at}"
+            found = f"does not reach node {leader.name}{where}, which leads; ask that one"
+        return Refused(self.reason, f"node {name} stands by, and {found}")
+
+    def leader(self, *, is_tls: bool) -> tuple[str, int] | None:  # noqa: D102 - see ReadOnly
+        leader = self._node.served_by()
+        return (
+            None if leader is None else leader.addresses.get("stream/ssl" if is_tls else "stream")
+        )

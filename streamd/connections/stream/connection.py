@@ -295,7 +295,7 @@ def make_connection(
     """See services.MakeConnection."""
     config, broker = services.config, services.broker
     authenticator = services.authenticator(transport)
-    login = Login(services, announced, authenticator)
+    login = Login(services, announced, authenticator, is_tls=transport.is_tls)
     traffic = broker.traffic.protocol(STREAM_PROTOCOL)
     return StreamConnection(
         transport, login, config.frame_max, services.registry, broker.rounds, traffic

@@ -32,6 +32,7 @@ class Context(NamedTuple):
     Attributes:
         engine: carries out operations.
         address: host and port to announce.
+        is_tls: the connection is inside TLS.
     """
 
     broker: Broker
@@ -42,6 +43,7 @@ class Context(NamedTuple):
     outbox: Outbox
     delivery: Delivery
     address: tuple[str, int]
+    is_tls: bool
     traffic: ProtocolTraffic
 
     def answer(self, command: c.ServerCommand) -> None:

@@ -42,6 +42,7 @@ class Login:
     Args:
         address: host and port to announce.
         authenticator: authenticates the peer.
+        is_tls: the connection is inside TLS.
 
     Attributes:
         heartbeat_seconds: agreed; 0 for none. Valid once the client has answered Tune.
@@ -59,13 +60,15 @@ class Login:
         services: Services,
         address: tuple[str, int],
         authenticator: Authenticator,
+        *,
+        is_tls: bool,
     ) -> None:
         self.properties: Mapping[str, str] = {}
         self.heartbeat_seconds = 0
         self.frame_max = 0
         self._services = services
         self._broker = services.broker
-        self._address = address
+        self._address, self._is_tls = address, is_tls
         self._authenticator = authenticator
         self._traffic = services.broker.traffic.protocol(STREAM_PROTOCOL)
         self.mechanism = ""
@@ -136,6 +139,7 @@ class Login:
             outbox,
             delivery,
             self._address,
+            self._is_tls,
             self._traffic,
         )
 

@@ -161,9 +161,16 @@ class Streams:
         async for name in in_turns(dict.fromkeys(map(as_sent, command.streams))):
             code = self._code(name)
             streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
-        brokers = (BrokerAddress(0, *self._context.address),)
+        brokers = (BrokerAddress(0, *self._leader()),)
         answer = c.MetadataResponse(command.correlation_id, brokers, tuple(streams))
         await self._context.answer_in_turns(answer)
+
+    def _leader(self) -> tuple[str, int]:
+        """Where all streams can be changed, as far as that is known; this server if not."""
+        context = self._context
+        read_only = context.host.read_only
+        found = None if read_only is None else read_only.leader(is_tls=context.is_tls)
+        return found or context.address
 
     def _code(self, name: Name) -> ResponseCode:
         try:

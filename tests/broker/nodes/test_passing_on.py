@@ -5,7 +5,7 @@ from pathlib import Path
 import trio
 
 from streamd.net import passing
-from streamd.net.transport import Transport
+from streamd.net.transport import Address, Transport
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.nodes.support import STORED, Nodes, RunningNode, cluster, until
 from tests.broker.nodes.test_clients import _served_by
@@ -65,7 +65,10 @@ async def test_an_address_that_leads_back_is_found_out(tmp_path: Path) -> None:
             num_times += 1
             await trio.sleep(0.001)
             assert b.server is not None
-            return MemoryTransport(b.server.dial(STREAM))
+            came_from = Address("b.example", 40_000 + num_times)
+            made = MemoryTransport(b.server.dial(STREAM, peer=came_from))
+            made.local = came_from
+            return made
 
         passing.connect = back
         assert b.server is not None
