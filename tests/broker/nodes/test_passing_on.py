@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from streamd.net import passing
@@ -141,3 +142,36 @@ async def test_one_that_has_waited_in_vain_is_not_kept_from_the_next_leader(tmp_
                     continue
                 here += answer.brokers[0][1] == "b.example"
         assert here == 0
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_node_that_is_stopped_gives_the_answers_that_are_due(
+    tmp_path: Path, name: str
+) -> None:
+    async with cluster(tmp_path) as nodes:
+        a, b = await _two(nodes)
+        node = a if name == "a" else b
+        peer = await node.peer()
+        await peer.declare("s")
+        a.pause()
+        await peer.publish(bodies(1))
+        await trio.sleep(0.1)
+        assert node.server is not None
+        node.server.start(node.server.server.drain)
+        await trio.sleep(0.1)
+        a.go_on()
+        with trio.fail_after(20):
+            assert isinstance(await peer.next(), c.PublishConfirm)
+
+
+async def test_a_standby_of_a_server_without_a_name_serves_what_it_has(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        a = nodes.start("a", node="")
+        peer = await a.peer()
+        await peer.create("s", **STORED)
+        await trio.sleep(10)
+        b = nodes.start("b")
+        await until(lambda: b.is_standby)
+        await trio.sleep(5)
+        with trio.fail_after(LOGIN_SECONDS):
+            await b.peer()
