@@ -52,6 +52,7 @@ class Passage:
     def __init__(self, client: Transport, leader: Transport, start: str, node: NodeReports) -> None:
         self._client, self._leader, self._start, self._node = client, leader, start, node
         self._began = trio.current_time()
+        self._asking, self._has_ended = trio.CancelScope(), trio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -67,12 +68,22 @@ class Passage:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(end)
-            await passing.pass_on(self._client, self._leader)
+            try:
+                await passing.pass_on(self._client, self._leader, self._ask)
+            finally:
+                self._has_ended.set()
             nursery.cancel_scope.cancel()
+
+    async def _ask(self, client: Transport, leader: Transport) -> None:
+        with self._asking:
+            await passing.carry(client, leader)
+        if self._asking.cancelled_caught:
+            leader.end_sending()
 
     async def stop(self) -> None:
         """See services.Connection; the leader gives what is due."""
-        self._client.close()
+        self._asking.cancel()
+        await self._has_ended.wait()
 
 
 class Meanwhile:

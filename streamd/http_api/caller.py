@@ -51,7 +51,7 @@ class BasicAuthentication(AuthenticationBackend):
         path: str = conn.scope["path"]
         if path.removeprefix(conn.scope["root_path"]) in OPEN_PATHS:
             return None
-        name, password = _read_credentials(conn.headers.get("authorization", ""))
+        name, password = read_credentials(conn.headers.get("authorization", ""))
         visitor = await log_in(self._enter, conn, name, password)
         note_entered(conn, visitor, leaves=True)
         return None, visitor  # type: ignore[return-value]  # starlette only hands it on
@@ -94,7 +94,12 @@ def _nothing(user: Name) -> None:
     """For requests without a connection, as tests make them."""
 
 
-def _read_credentials(header: str) -> tuple[Name, bytes]:
+def read_credentials(header: str) -> tuple[Name, bytes]:
+    """Name and password of an Authorization header.
+
+    Raises:
+        AuthenticationError: it has none.
+    """
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         raise AuthenticationError("expected Basic authentication")

@@ -18,12 +18,14 @@ from typing import NamedTuple
 
 import h11
 import trio
+from starlette.authentication import AuthenticationError
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from segments.store.heartbeat import NodeAddress
 from streamd.hop.door import EngineLink
 from streamd.http_api.browsers import is_inside_tls
-from streamd.http_api.caller import OPEN_PATHS
+from streamd.http_api.caller import OPEN_PATHS, client_host, note_entered, read_credentials
 from streamd.http_api.messages import error_answer
 from streamd.net.addresses import is_local_address
 from streamd.net.transport import keep_alive
@@ -101,8 +103,19 @@ class ToLeader:
             logger.warning("node %s, which leads, is not reached: %s", leader.name, error)
             await self._app(scope, receive, send)
             return
+        await self._note_user(scope)
         exchange = _Exchange(reached, address, scope, send)
         await exchange.run(receive, partial(self._another_leads, leader.start))
+
+    async def _note_user(self, scope: Scope) -> None:
+        """A user's request has its place, see serving.py, also while the leader answers it."""
+        conn = HTTPConnection(scope)
+        with suppress(AuthenticationError):
+            name, password = read_credentials(conn.headers.get("authorization", ""))
+            visitor = await self._link.enter(name, password, client_host(conn))
+            if visitor is not None:
+                note_entered(conn, visitor)
+                visitor.leave()
 
     async def _another_leads(self, start: str) -> None:
         """Return when a process leads that is not the one that began as `start`."""
@@ -120,9 +133,7 @@ class ToLeader:
 
     async def _served_by(self) -> LeaderFacts | None:
         now = trio.current_time()
-        if self._asked_at is None or (
-            self._leader is not None and now - self._asked_at >= _HOLDS_SECONDS
-        ):  # a node that leads, or is none of a cluster, is that as long as this process lives
+        if self._asked_at is None or now - self._asked_at >= _HOLDS_SECONDS:
             self._leader, self._asked_at = await self._link.door.ask(GetServedBy()), now
         return self._leader
 

@@ -15,6 +15,7 @@ from streamd.net.transport import SocketTransport, Transport, TransportClosed
 Carry: TypeAlias = Callable[[Transport, Transport], Awaitable[None]]
 
 _CONNECT_SECONDS = 5.0
+_STUCK_SECONDS = 300.0  # for which one takes nothing, and says nothing either: it has gone
 
 
 async def carry(source: Transport, target: Transport) -> None:
@@ -40,20 +41,34 @@ async def pass_on(
         outward: carries what the server says.
     """
     try:
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as watching:
+            watching.start_soon(_end_when_stuck, client, server, watching.cancel_scope)
+            async with trio.open_nursery() as nursery:
 
-            async def answer() -> None:
-                await outward(server, client)
-                # The server is done with it: what the client still says reaches nobody.
-                nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
+                async def answer() -> None:
+                    await outward(server, client)
+                    # The server is done with it: what the client still says reaches nobody.
+                    nursery.cancel_scope.deadline = trio.current_time() + CLOSE_SECONDS
 
-            nursery.start_soon(answer)
-            await inward(client, server)
+                nursery.start_soon(answer)
+                await inward(client, server)
+            watching.cancel_scope.cancel()
     except* TransportClosed:
         pass
     finally:
         client.close()
         server.close()
+
+
+async def _end_when_stuck(client: Transport, server: Transport, both: trio.CancelScope) -> None:
+    """Whoever waits for one that takes nothing does not see that the other has gone."""
+    before = None
+    while True:
+        await trio.sleep(_STUCK_SECONDS)
+        now = client.num_reads, server.num_reads
+        if now == before and (client.is_congested or server.is_congested):
+            both.cancel()
+        before = now
 
 
 async def connect(host: str, port: int) -> Transport:

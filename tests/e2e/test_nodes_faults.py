@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_nodes import GUEST, _Two
-from tests.support.process import ServerProcess, wait_until
+from tests.support.process import ServerProcess
 
 
 @pytest.fixture
@@ -138,7 +138,12 @@ def test_peers_without_a_password_do_not_end_requests_of_users(
     tmp_path: Path, started: list[ServerProcess], asked: str
 ) -> None:
     for name in ("a", "b"):
-        more = ("--http-port", "0", "--max-http-connections", "8" if (name == "a") == (asked == "leader") else "50")
+        more = (
+            "--http-port",
+            "0",
+            "--max-http-connections",
+            "8" if (name == "a") == (asked == "leader") else "50",
+        )
         started.append(_node(tmp_path, name, *more).start())
     node = started[asked == "standby"]
     line = f"POST /api/definitions HTTP/1.1\r\nhost: localhost:{node.http_port}\r\n"

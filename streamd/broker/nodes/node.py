@@ -100,7 +100,7 @@ class Node:
         self._local_seconds = float(config.takeover_local_seconds)
         self._look: Callable[[], None] = lambda: None
         self._has_local: Callable[[], bool] = lambda: False
-        self._leads = LeaderFacts()
+        self._leads: LeaderFacts | None = None
         self._leader_changed = trio.lowlevel.ParkingLot()
         self._seen = ""  # the heartbeat under the leader's name that was read last, by its etag
         self._start, self._writer, self._tier = random_name(), "-", ""
@@ -136,7 +136,8 @@ class Node:
 
     def served_by(self) -> LeaderFacts | None:
         """See NodeReports."""
-        if self.role is not NodeRole.STANDBY:
+        claimed = self._view() if self.role is NodeRole.STANDBY else None
+        if claimed is None or not claimed.node:  # who leads has no name, and is not looked at
             return None
         beat = self.leader
         if beat is None or beat.role is not NodeRole.LEADER or beat.node == self.name:
@@ -347,16 +348,16 @@ class Node:
                 logger.info("node %s follows %s", self.name, _leader(claimed))
             if known is not None and known.node:
                 why = await self._look_at(known)
-                self._tell_of_leader()
                 if why and await self._has_last_claim(known):
                     note = folder.note_takeover
                     await threads.in_thread(note, self._data, known.epoch, self._seen)
                     self.end(f"{_leader(known)} {why}; this node takes over")
+            self._tell_of_leader()
             await trio.sleep(self._watch.pause)
 
     def _tell_of_leader(self) -> None:
-        before, self._leads = self._leads, self.served_by() or LeaderFacts()
-        if self._leads.start not in ("", before.start):
+        before, self._leads = self._leads, self.served_by()
+        if self._leads is None or self._leads.start not in ("", before and before.start):
             self._leader_changed.unpark_all()
 
     async def _look_at(self, claimed: Cluster) -> str:
