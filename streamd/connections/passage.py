@@ -6,6 +6,7 @@ its connections are closed, and clients come back.
 """
 
 import logging
+import math
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,8 +20,8 @@ from streamd.operations.cluster import NodeReports
 
 logger = logging.getLogger(__name__)
 
-_WAIT_SECONDS = 5.0  # for a leader: clients wait ten for their first answer
-_PAUSE_SECONDS = 0.2
+_WAIT_SECONDS = 2.0  # for a leader: who looks whether this server is alive waits for five
+_PAUSE_SECONDS = 0.1  # before another attempt; twice as long each time
 _LOGIN_SECONDS = 3 * LOGIN_SECONDS  # the leader ends those who have not logged in by then
 _MEANWHILE_SECONDS = 60.0
 
@@ -110,7 +111,7 @@ class Meanwhile:
         async with trio.open_nursery() as nursery:
 
             async def end() -> None:
-                with trio.move_on_after(_MEANWHILE_SECONDS):
+                with trio.move_on_after(_MEANWHILE_SECONDS if self._start else math.inf):
                     await another_leads(self._node, self._start)
                 if self._connection.is_open:
                     await self._connection.stop()
@@ -146,7 +147,7 @@ async def reach(node: NodeReports, listener: str, peer: Address, *, is_local: bo
     Raises:
         TransportClosed: the leader does not serve it; the log says why.
     """
-    start = ""
+    start, pause = "", _PAUSE_SECONDS
     with trio.move_on_after(_WAIT_SECONDS):
         while True:
             leader = node.served_by()
@@ -160,7 +161,8 @@ async def reach(node: NodeReports, listener: str, peer: Address, *, is_local: bo
                     transport = await passing.connect(*address)
                     _check(transport, peer, is_local=is_local)
                     return Found(start, transport)
-            await trio.sleep(_PAUSE_SECONDS)
+            await trio.sleep(pause)
+            pause *= 2
     return Found(start, None)
 
 

@@ -38,6 +38,7 @@ _CONNECT_SECONDS = 5.0
 _READ_BYTES = 64 << 10
 _HEADER_BYTES = 64 << 10
 _GONE = (OSError, ssl.SSLError, trio.BrokenResourceError, h11.ProtocolError)
+_READS = frozenset(("GET", "HEAD"))
 _PASSED_ON = b"x-streamd-passed-on"
 # They are of one connection, or were checked, or are set here.
 _LEFT_OUT = frozenset(
@@ -89,12 +90,9 @@ class ToLeader:
             await self._app(scope, receive, send)
             return
         if any(name == _PASSED_ON for name, _ in scope["headers"]):
-            reason = (
-                f"the address that node {leader.name} advertises, which leads, leads to one that "
-                "stands by: look at its setting advertised_host"
-            )
-            logger.error("%s", reason)
-            await error_answer(503, "service_unavailable", reason)(scope, receive, send)
+            text = "the address that node %s advertises, which leads, leads to one that stands by: "
+            logger.error(text + "look at its setting advertised_host", leader.name)
+            await self._app(scope, receive, send)
             return
         try:
             with trio.fail_after(_CONNECT_SECONDS):
@@ -105,7 +103,8 @@ class ToLeader:
             return
         await self._note_user(scope)
         exchange = _Exchange(reached, address, scope, send)
-        await exchange.run(receive, partial(self._another_leads, leader.start))
+        if not await exchange.run(receive, partial(self._led_on, leader.start)):
+            await self._app(scope, receive, send)
 
     async def _note_user(self, scope: Scope) -> None:
         """A user's request has its place, see serving.py, also while the leader answers it."""
@@ -117,12 +116,12 @@ class ToLeader:
                 note_entered(conn, visitor)
                 visitor.leave()
 
-    async def _another_leads(self, start: str) -> None:
-        """Return when a process leads that is not the one that began as `start`."""
+    async def _led_on(self, start: str) -> None:
+        """Return when the process that began as `start` does not lead any more, or is silent."""
         while True:
             await trio.sleep(_HOLDS_SECONDS)
             leader = await self._served_by()
-            if leader is None or leader.start not in ("", start):
+            if leader is None or leader.start != start:
                 return
 
     def _is_passed_on(self, scope: Scope) -> bool:
@@ -178,12 +177,15 @@ class _Exchange:
         self._has_begun = self._has_asked = False
         self._reading = trio.CancelScope()
 
-    async def run(self, receive: Receive, ended: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, receive: Receive, ended: Callable[[], Awaitable[None]]) -> bool:
         """Carry it out; the answer says so where the leader has gone meanwhile.
 
         Args:
             receive: see ASGI.
             ended: returns when the leader leads no more: it may never answer then.
+
+        Returns:
+            False if there is no answer, and the request can be answered here.
 
         Raises:
             OSError: it has gone in the middle of its answer.
@@ -193,12 +195,12 @@ class _Exchange:
             if self._leader.is_local and not is_local_address(client[0]):
                 reason = "the leader takes all for its own machine that come from here: ask it"
                 await error_answer(403, "forbidden", reason)(self._scope, receive, self._send)
-            else:
-                await self._run(receive, ended)
+                return True
+            return await self._run(receive, ended)
         finally:
             await trio.aclose_forcefully(self._leader.stream)
 
-    async def _run(self, receive: Receive, ended: Callable[[], Awaitable[None]]) -> None:
+    async def _run(self, receive: Receive, ended: Callable[[], Awaitable[None]]) -> bool:
         has_gone = has_left = False
         async with trio.open_nursery() as nursery:
 
@@ -223,12 +225,15 @@ class _Exchange:
                 has_gone = True
             nursery.cancel_scope.cancel()
         if has_left or not has_gone:
-            return
+            return True
         if self._has_begun:
             raise OSError("the leader has gone in the middle of its answer")
+        if self._scope["method"] in _READS:
+            return False
         reason = "the leader has gone before it has answered: whether it did it is not known"
         answer = error_answer(503, "service_unavailable", reason)
         await answer(self._scope, receive, self._send)
+        return True
 
     async def _ask(self, receive: Receive) -> bool:
         """Send the request; whether the client has left."""

@@ -186,11 +186,11 @@ async def test_a_cookie_is_for_the_way_that_the_browser_has_come_by() -> None:
             assert came.headers["set-cookie"] == "a=b; HttpOnly; SameSite=strict; Secure"
 
 
-async def test_an_address_that_leads_back_is_found_out() -> None:
+async def test_an_address_that_leads_back_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
     async with _standby() as (http, leader, _):
         found = await http.get("/x/api/a", headers={"x-streamd-passed-on": "1"})
-        assert (found.status_code, leader.asked) == (503, [])
-        assert "advertised_host" in found.json()["reason"]
+        assert (found.text, leader.asked) == ("here: /x/api/a", [])
+        assert "look at its setting advertised_host" in caplog.text
 
 
 async def test_who_is_not_on_the_leaders_machine_is_not_taken_for_one() -> None:

@@ -142,6 +142,8 @@ class Node:
         beat = self.leader
         if beat is None or beat.role is not NodeRole.LEADER or beat.node == self.name:
             return LeaderFacts()
+        if self._watch.is_silent:  # it may hold whoever comes to it
+            return LeaderFacts()
         return LeaderFacts(beat.node, beat.start, dict(beat.addresses), beat.certificate)
 
     async def leader_changed(self) -> None:

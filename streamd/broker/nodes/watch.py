@@ -48,12 +48,17 @@ class Watch:
     @property
     def pause(self) -> float:
         """Seconds between two reads."""
-        return self.seconds / _READS_IN_TIME
+        return min(self.seconds / _READS_IN_TIME, BEAT_SECONDS)
 
     @property
     def silent_seconds(self) -> float:
         """For how long the object has been the same, as far as it was seen."""
         return 0.0 if self._since is None else max(0.0, self._asked - self._since)
+
+    @property
+    def is_silent(self) -> bool:
+        """The node has not renewed its heartbeat for as long as three of them take, and a half."""
+        return self.silent_seconds >= (INTERVALS + 0.5) * self._interval
 
     @property
     def is_gone(self) -> bool:
