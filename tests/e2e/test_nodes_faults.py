@@ -159,3 +159,15 @@ def test_peers_without_a_password_do_not_end_requests_of_users(
         for one in others:
             one.close()
     assert answer.startswith(b"HTTP/1.1 20")
+
+
+def test_a_standby_is_not_unhealthy_because_nobody_leads(
+    tmp_path: Path, started: list[ServerProcess]
+) -> None:
+    """The image's HEALTHCHECK asks so: three times in vain, and who is to take over is ended."""
+    slow = ("--takeover-seconds", "600")
+    started.append(_node(tmp_path, "a", *slow).start())
+    started.append(_node(tmp_path, "b", *slow).start())
+    started[0].kill()
+    found = _streamd("ping", "--uri", started[1].uri)
+    assert found.returncode == 0, found.stderr
