@@ -57,9 +57,7 @@ async def test_a_leader_that_says_nothing_is_left_when_another_one_leads() -> No
 
 
 @pytest.mark.parametrize("pieces", [30, 31, 40])
-async def test_a_refusal_comes_through_while_the_body_is_still_sent(  # noqa: C901 - three sides
-    pieces: int,
-) -> None:
+async def test_a_refusal_comes_through_while_the_body_is_still_sent(pieces: int) -> None:  # noqa: C901
     """A wrong password with a large body; the leader answers without having read it."""
 
     async def serve(stream: trio.abc.Stream) -> None:
