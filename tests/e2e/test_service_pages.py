@@ -240,6 +240,26 @@ def test_manifests() -> None:
     assert workflow["jobs"]["test"]["services"]["streamd"]["ports"] == ["5552:5552", "5672:5672"]
 
 
+def test_manifests_of_a_cluster() -> None:
+    yaml = pytest.importorskip("yaml")
+    (kubernetes,) = blocks("several-servers", "yaml")
+    clients, nodes, stateful_set = yaml.safe_load_all(kubernetes)
+    config = Config()
+    ports = [config.stream_port, config.amqp_port, config.http_port]
+    assert list(values(clients, "port")) == list(values(stateful_set, "containerPort")) == ports
+    assert stateful_set["spec"]["serviceName"] == nodes["metadata"]["name"]
+    (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
+    given = {one["name"]: one.get("value", "x") for one in container["env"]}
+    known = {f"STREAMD_{name.upper()}" for name in Config.__dataclass_fields__}
+    assert given.keys() <= known
+    assert given["STREAMD_ADVERTISED_HOST"].endswith(f".{nodes['metadata']['name']}")
+    probes = list(values(stateful_set, "httpGet"))
+    assert [(one["path"], one["port"]) for one in probes] == [
+        ("/healthz", config.http_port),
+        ("/readyz", config.http_port),
+    ]
+
+
 @pytest.mark.parametrize("page", OURS)
 def test_programs_are_parts_of_examples(page: str) -> None:
     examples = "\n".join(file.read_text() for file in (ROOT / "examples").glob("*.py"))
