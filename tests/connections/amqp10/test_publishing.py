@@ -195,6 +195,12 @@ class TestOutcomes:
         assert bodies(await peer.deliveries(1)) == [b"body"]
         await peer.silence()
 
+    @pytest.mark.parametrize("value", [5, b"bytes", "a\0b", "a" * 4_097])
+    async def test_what_is_no_filter_value(self, peer: Amqp10Peer, value: Any) -> None:
+        await peer.attach_sender()
+        await peer.publish(annotated(x_stream_filter_value=value))
+        await peer.detached("amqp:invalid-field", "x-stream-filter-value")
+
 
 class TestCredit:
     async def test_it_is_granted_again(self, peer: Amqp10Peer) -> None:
@@ -371,6 +377,8 @@ PROPERTIES = section(Section.PROPERTIES, b"\x45")
         BODY * 1_025,
         section(Section.HEADER, b"\x45") * 20_000 + BODY,
         annotated(x_a="a" * 33_000),
+        section(Section.MESSAGE_ANNOTATIONS, encode_map(2 * [encode_symbol("x-a"), b"\x40"]))
+        + BODY,
     ],
 )
 async def test_what_is_no_message(peer: Amqp10Peer, raw: bytes, server: Harness) -> None:
