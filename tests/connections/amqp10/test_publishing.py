@@ -17,6 +17,7 @@ from streamd.connections.amqp10.publisher import PublisherLink
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
 from streamd.operations.errors import Reason
+from streamd.operations.routing import ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp10 import performatives as p, session as wire_session
 from streamd.wire.amqp10.codec import FRAME_HEAD, decode_composite, frame
@@ -98,6 +99,13 @@ class TestAttaching:
         await peer.send(p.Detach(0, True))
         await peer.attach_sender()
         await peer.expect(p.Flow)
+
+    async def test_an_internal_exchange(self, peer: Amqp10Peer, server: Harness) -> None:
+        assert server.host.exchanges is not None
+        row = ExchangeRow("/", "inside", "fanout", True, False, True, "")
+        await server.host.exchanges.declare(row)
+        await peer.send(p.Attach("x", 0, p.SENDER, target=p.Target("/exchanges/inside")))
+        await peer.session_ends("amqp:unauthorized-access", "internal exchange 'inside'")
 
     @pytest.mark.parametrize(
         "fields",
