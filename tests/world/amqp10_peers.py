@@ -1,7 +1,8 @@
 """Clients of AMQP 1.0 that know frames, as they may come: in pieces, aborted, with small windows.
 
 What they check themselves goes to the witness: a message without credit, a transfer without window,
-an outcome that is told twice, a drain that takes another credit back than there is.
+an outcome that is told twice, a drain that takes another credit back than there is, and that the
+server blames them: they keep to the protocol.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from streamd.wire.amqp10 import performatives as p
 from streamd.wire.amqp10.codec import frame
 from tests.support.amqp10 import Amqp10Peer, Delivery, filters
 from tests.world.peers import Refused, repeat
-from tests.world.witness import Follower, Sent, read
+from tests.world.witness import Follower, Sent, Witness, read
 from tests.world.world import World
 
 _AFTER_A_RESTART = 1_000  # numbers: what became of the others is not known
@@ -27,6 +28,15 @@ _WINDOWS = (1, 2, 7, 1_000)  # transfers that may come at once
 _CREDITS = (1, 1, 2, 30)
 _ENDS = (p.Detach, p.End, p.Close)
 _VALUE = "x-stream-filter-value"
+# Of a client that keeps to the protocol nobody has to say these.
+_BLAME = ("framing", "session:", "transfer-limit", "decode", "invalid-field", "not-allowed")
+
+
+def _ended(witness: Witness, name: str, error: p.Error | None) -> Refused:
+    """A link, a session or the connection was ended by the server."""
+    if error is not None and any(word in error.condition for word in _BLAME):
+        witness.faults.append(f"blame: {name} was told {error.condition}: {error.description}")
+    return Refused(error)
 
 
 class _Publisher:
@@ -68,7 +78,7 @@ class _Publisher:
 
     def _take(self, found: p.Performative) -> None:
         if isinstance(found, _ENDS):
-            raise Refused(found.error)
+            raise _ended(self._witness, self._name, found.error)
         if isinstance(found, p.Disposition):
             last = found.first if found.last is None else found.last
             for number in range(found.first, last + 1):
@@ -231,7 +241,7 @@ class _Reading:
                 self._drained(found)
                 await trio.sleep(self._chance.choice((0, 0.1, 1)))
             elif isinstance(found, _ENDS):
-                raise Refused(found.error)
+                raise _ended(self._witness, self._name, found.error)
 
     async def _take(self, transfer: p.Transfer) -> None:
         self._transfers += 1

@@ -172,7 +172,7 @@ def _stored_header(header: list[Exact]) -> bytes:
 
 
 def _checked_names(entries: Sequence[Entry]) -> list[str]:
-    names = []
+    names: list[str] = []
     for key, *_ in entries:
         if not isinstance(key, Symbol) or not key.startswith("x-"):
             raise _unreadable(f"the message annotation {str(key)[:40]!r} is reserved; expected x-…")
