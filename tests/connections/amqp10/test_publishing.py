@@ -616,6 +616,14 @@ class TestEnds:
         assert await (await server.peer()).code(c.Delete, "s") == OK
         await peer.detached("amqp:resource-deleted")
 
+    async def test_a_right_that_is_lost(self, peer: Amqp10Peer, server: Harness) -> None:
+        """Also while nothing is published, as RabbitMQ has it when a token is renewed."""
+        await peer.attach_sender()
+        await peer.expect(p.Flow)
+        directory = server.server.directory
+        await directory.put_permission(PermissionRow("guest", "/", ".*", "other", ".*"))
+        await peer.session_ends("amqp:unauthorized-access", "write access")
+
     async def test_the_one_who_closes_gets_its_outcomes(self, peer: Amqp10Peer) -> None:
         await peer.attach_sender()
         await peer.publish(*numbers(20))
