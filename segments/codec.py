@@ -6,6 +6,7 @@ FormatError with what it found. Nothing here knows files or positions; callers a
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from segments.checksum import crc32
@@ -315,26 +316,25 @@ def simple_ends(data: bytes | memoryview, most: int = 1 << 32) -> list[int] | No
     ends: list[int] = []
     position, end, expected = 0, len(data), _RUN
     unpack, append = _LENGTH.unpack_from, ends.append
-    try:
+    with suppress(struct.error):
         while len(ends) < most:
             begin = position
             for _ in range(_RUN):
-                (size,) = unpack(data, position)
-                if size & _SUB_BATCH_FLAG:
-                    return None
-                position += 4 + size
+                position += 4 + unpack(data, position)[0]  # a sub-batch leads beyond any section
                 append(position)
-            if position - begin == _RUN * (4 + size):
-                count = _equal_lengths(data, position, size, expected)
+            stride = position - ends[-2]
+            if position - begin == _RUN * stride:
+                count = _equal_lengths(data, position, stride - 4, expected)
                 expected = 4 * expected if count == expected else _RUN
-                last = position + count * (4 + size)
-                ends.extend(range(position + 4 + size, last + 1, 4 + size))
+                last = position + count * stride
+                ends.extend(range(position + stride, last + 1, stride))
                 position = last
-    except struct.error:
-        if position < end:
-            raise FormatError(f"entry length at byte {position} is cut off") from None
     if position > end:
+        if data[ends[-2] if len(ends) > 1 else 0] & SUB_BATCH_BIT:
+            return None
         raise FormatError(f"the last entry ends at byte {position}, the data at {end}")
+    if position < end and len(ends) < most:
+        raise FormatError(f"entry length at byte {position} is cut off")
     return ends
 
 

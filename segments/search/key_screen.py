@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from segments import amqp10_codes as codes
 from segments.keys.forms import KEYS, NUMBER, TEXT
 from segments.selector.nodes import Property, PropertySection
-from segments.selector.prefilter import Screen
+from segments.selector.prefilter import Pattern, Screen, short_value
 
 MAX_PATTERNS = 160  # more take longer than to read every message
 _LONG = 4  # bytes of a text that seldom stand anywhere else
@@ -28,7 +28,7 @@ def key_screen(forms: Iterable[bytes], properties: Sequence[Property]) -> Screen
     Returns:
         None when there would be too many patterns.
     """
-    patterns: set[bytes] = set()
+    patterns: set[Pattern] = set()
     for form in forms:
         for prop in properties:
             patterns.update(_patterns(form, prop))
@@ -37,20 +37,17 @@ def key_screen(forms: Iterable[bytes], properties: Sequence[Property]) -> Screen
     return Screen(tuple(sorted(patterns)))
 
 
-def _patterns(form: bytes, prop: Property) -> Iterator[bytes]:
+def _patterns(form: bytes, prop: Property) -> Iterator[Pattern]:
     kind, key = form[:1], form[1:]
     is_named = prop.section is PropertySection.APPLICATION
     if kind != TEXT:
         before = prop.name.encode() if is_named else b""
         encodings = _of_number(key) if kind == NUMBER else _of_boolean(key)
-        yield from (before + raw for raw in encodings)
+        yield from (Pattern(before + raw) for raw in encodings)
     elif len(key) >= _LONG or not is_named or prop.name == KEYS:
-        yield key
+        yield Pattern(key)
     else:
-        name, size = prop.name.encode(), len(key)
-        yield from (name + bytes((code, size)) + key for code in codes.SIZED_8)
-        long_size = size.to_bytes(4, "big")
-        yield from (name + bytes((code,)) + long_size + key for code in codes.SIZED_32)
+        yield from short_value(prop.name, key)
 
 
 def _of_number(key: bytes) -> Iterator[bytes]:

@@ -26,8 +26,14 @@ _APPLICATION = int(Section.APPLICATION_PROPERTIES)
 _BODY, _LAST_CODE = int(Section.DATA), int(Section.FOOTER)
 _PRIORITY_INDEX, _DEFAULT_PRIORITY = 1, 4
 _SHORT_TEXT, _SHORT_MAP, _LONG_MAP = codes.STRING_8, codes.MAP_8, codes.MAP_32
-# A message that begins with a short map of application properties, as most do.
-SIMPLE_HEAD = SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
+# A short map of application properties, and the short sections that most messages have before it.
+_SIMPLE_HEAD = SHORT_DESCRIPTOR + bytes((_APPLICATION, _SHORT_MAP))
+_SIMPLE_BEFORE = frozenset(
+    SHORT_DESCRIPTOR + bytes((code, kind))
+    for code in Section
+    if code < _APPLICATION
+    for kind in (codes.LIST_8, codes.MAP_8)
+)
 _TWO_WORDS = struct.Struct(">II")
 _TEXT_CODES = frozenset(codes.TEXTS)
 
@@ -102,21 +108,23 @@ class RowReader:
 def _simple_reader(  # noqa: C901 - see below
     slots: dict[bytes, int], blank: Row, simple: "_Fixed", read_any: Callable[[bytes], Row]
 ) -> Callable[[bytes], Row]:
-    """Reads a message that begins with a short map of application properties, as most do.
+    """Reads a message with a short map of application properties and short sections before it.
 
     The same as `_read_map` without a call in it: this is done for every message. Other
     forms, and damaged messages, are left to `read_any`.
     """
     get, wanted = slots.get, len(slots)
 
-    def read(raw: bytes) -> Row:
-        if raw[:4] != SIMPLE_HEAD:
-            return read_any(raw)
-        row = blank.copy()
-        missing, at = wanted, 6
+    def read(raw: bytes) -> Row:  # noqa: C901
+        row, at = blank.copy(), 0
+        missing = wanted
         try:
-            end = 5 + raw[4]
-            for _ in range(raw[5] >> 1):
+            while raw[at : at + 4] != _SIMPLE_HEAD:
+                if raw[at : at + 4] not in _SIMPLE_BEFORE:
+                    return read_any(raw)
+                at += 5 + raw[at + 4]
+            end, count, at = at + 5 + raw[at + 4], raw[at + 5], at + 6
+            for _ in range(count >> 1):
                 start = at + 2
                 if raw[at] != _SHORT_TEXT:
                     return read_any(raw)

@@ -7,6 +7,7 @@ the messages around them are looked at.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from segments import amqp10_codes as codes
 from segments.selector import nodes as n
@@ -15,7 +16,25 @@ from segments.selector.patterns import parse_pattern
 from segments.selector.pushdown import is_spelled
 
 _MAX_PATTERNS = 16
-_SHORT = 4  # a value of fewer bytes stands in many places: it is looked for behind its name
+_SHORT = 4  # a value of fewer bytes stands in many places: it counts behind its name alone
+_TRIES = 8  # places where it does not, for each that is worth looking at: these are cheaper
+
+
+class Pattern(NamedTuple):
+    """Bytes that are looked for.
+
+    Attributes:
+        raw: these.
+        heads: one of them stands before it; none where anything may.
+    """
+
+    raw: bytes
+    heads: tuple[bytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are certain."""
+        return len(self.raw) + min(map(len, self.heads), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +45,7 @@ class Screen:
         patterns: any of them may be the one.
     """
 
-    patterns: tuple[bytes, ...]
+    patterns: tuple[Pattern, ...]
 
     def places(self, data: bytes, most: int) -> list[int] | None:
         """Where the patterns stand in a chunk's data, in order; None when there are too many.
@@ -36,13 +55,16 @@ class Screen:
             most: how many places are worth looking at one by one.
         """
         found: list[int] = []
-        for pattern in self.patterns:
-            at = data.find(pattern)
+        find, follows, left = data.find, data.endswith, _TRIES * most
+        for raw, heads in self.patterns:
+            at = find(raw)
             while at >= 0:
-                found.append(at)
-                if len(found) > most:
+                left -= 1
+                if not heads or follows(heads, 0, at):
+                    found.append(at)
+                if len(found) > most or left < 0:
                     return None
-                at = data.find(pattern, at + 1)
+                at = find(raw, at + 1)
         found.sort()
         return found
 
@@ -53,11 +75,21 @@ def screen_of(node: n.Node, dialect: Dialect) -> Screen | None:
     return Screen(tuple(sorted(patterns))) if patterns else None
 
 
+def short_value(name: str, raw: bytes) -> list[Pattern]:
+    """A value of few bytes behind the name of its application property: text, symbol or binary."""
+    before, size = name.encode(), bytes((len(raw),))
+    heads = [before + bytes((code,)) for code in codes.SIZED_8]
+    heads += [before + bytes((code, 0, 0, 0)) for code in codes.SIZED_32]
+    if not raw:  # its size alone stands everywhere
+        return [Pattern(head + size) for head in heads]
+    return [Pattern(size + raw, tuple(heads))]
+
+
 class _Needs:
     def __init__(self, dialect: Dialect) -> None:
         self._spells = dialect is Dialect.ROCKETMQ
 
-    def of(self, node: n.Node) -> frozenset[bytes] | None:
+    def of(self, node: n.Node) -> frozenset[Pattern] | None:
         """Bytes of which one is in every message for which the node is true; None: not known."""
         match node:
             case n.And(items):
@@ -83,35 +115,30 @@ class _Needs:
                 )
         return None
 
-    def _equal(self, prop: n.Property, values: Sequence[str | bytes]) -> frozenset[bytes] | None:
+    def _equal(self, prop: n.Property, values: Sequence[str | bytes]) -> frozenset[Pattern] | None:
         return _union([self._encodings(prop, value) for value in values])
 
-    def _encodings(self, prop: n.Property, value: str | bytes) -> frozenset[bytes] | None:
+    def _encodings(self, prop: n.Property, value: str | bytes) -> frozenset[Pattern] | None:
         if self._spells and is_spelled(value):
             return None  # RocketMQ: the number 5 equals the text 5
         raw = value.encode() if isinstance(value, str) else value
-        if len(raw) >= _SHORT:
-            return frozenset((raw,))
-        if prop.section is not n.PropertySection.APPLICATION:
-            return frozenset((raw,)) if raw else None
-        name = prop.name.encode()
-        size = len(raw)
-        forms = [bytes((code, size)) for code in codes.SIZED_8]
-        forms += [bytes((code,)) + size.to_bytes(4, "big") for code in codes.SIZED_32]
-        return frozenset(name + form + raw for form in forms)
+        is_application = prop.section is n.PropertySection.APPLICATION
+        if len(raw) >= _SHORT or not is_application:
+            return frozenset((Pattern(raw),)) if raw else None
+        return frozenset(short_value(prop.name, raw))
 
-    def _run(self, text: str) -> frozenset[bytes] | None:
+    def _run(self, text: str) -> frozenset[Pattern] | None:
         if not text or (self._spells and any(char in _SPELLING for char in text.lower())):
             return None
-        return frozenset((text.encode(),))
+        return frozenset((Pattern(text.encode()),))
 
 
 _SPELLING = frozenset("0123456789.+-einftyatruls")  # of numbers and booleans
 
 
-def _union(parts: Sequence[frozenset[bytes] | None]) -> frozenset[bytes] | None:
+def _union(parts: Sequence[frozenset[Pattern] | None]) -> frozenset[Pattern] | None:
     """Either of several; None when one of them is not known, or there are too many."""
-    together: frozenset[bytes] = frozenset()
+    together: frozenset[Pattern] = frozenset()
     for part in parts:
         if part is None:
             return None
@@ -119,6 +146,6 @@ def _union(parts: Sequence[frozenset[bytes] | None]) -> frozenset[bytes] | None:
     return together if len(together) <= _MAX_PATTERNS else None
 
 
-def _cost(patterns: frozenset[bytes]) -> tuple[int, int]:
+def _cost(patterns: frozenset[Pattern]) -> tuple[int, int]:
     """Fewer are better, then longer ones."""
-    return len(patterns), -min(map(len, patterns), default=0)
+    return len(patterns), -min((pattern.size for pattern in patterns), default=0)

@@ -24,12 +24,16 @@ from tests.support.server import Harness
 ACCEPTED, RELEASED = p.Accepted, p.Released  # as `outcomes` shows them: both are empty
 
 
-def filters(**values: Any) -> Opaque:
+def filters(sql: str | None = None, **values: Any) -> Opaque:
     """The filter map of a source; each key is its descriptor, with `rabbitmq:` before it."""
+    named = [(f"rabbitmq:{name.replace('_', '-')}", value) for name, value in values.items()]
+    entries = [(name, name, value) for name, value in named]
+    if sql is not None:
+        entries.append(("sql-filter", "amqp:sql-filter", sql))
     items: list[bytes] = []
-    for name, value in values.items():
-        key = Symbol(f"rabbitmq:{name.replace('_', '-')}")
-        items += (write_value(key), write_value(Described(key, value)))
+    for key, descriptor, value in entries:
+        described = Described(Symbol(descriptor), value)
+        items += (write_value(Symbol(key)), write_value(described))
     return Opaque(encode_map(items))
 
 
@@ -83,11 +87,16 @@ class Amqp10Peer:
     async def send(self, *performatives: Any, channel: int = 0) -> None:
         await self.send_bytes(b"".join(frame(channel, one) for one in performatives))
 
+    def delivery_id(self) -> int:
+        """That of the next message."""
+        number, self._delivery_id = self._delivery_id, self._delivery_id + 1
+        return number
+
     def transfer(
         self, raw: bytes, handle: int = 0, channel: int = 0, settled: bool = False, **more: Any
     ) -> bytes:
         """The frame of a message; its delivery id is the next one."""
-        number, self._delivery_id = self._delivery_id, self._delivery_id + 1
+        number = self.delivery_id()
         tag = number.to_bytes(4, "big")
         transfer = p.Transfer(handle, number, tag, 0, settled)._replace(**more)
         return frame(channel, transfer, raw)
@@ -98,25 +107,33 @@ class Amqp10Peer:
 
     # -- receiving
 
-    async def _bytes(self, count: int) -> bytes:
+    async def _fill(self, count: int) -> None:
         while len(self._buffer) < count:
             data = await self.stream.receive_some(1 << 20)
             if not data:
                 raise trio.EndOfChannel
             self._buffer += data
+
+    def _take(self, count: int) -> bytes:
         found, self._buffer = self._buffer[:count], self._buffer[count:]
         return found
 
     async def header(self) -> bytes:
-        return await self._bytes(8)
+        await self._fill(8)
+        return self._take(8)
 
     async def receive(self) -> tuple[int, Any, bytes]:
-        """Channel, performative, payload; the performative is None in a sign of life."""
+        """Channel, performative, payload; the performative is None in a sign of life.
+
+        Who is cancelled has lost nothing.
+        """
         if self._kept:
             return self._kept.pop(0)
-        size, words, _, channel = FRAME_HEAD.unpack(await self._bytes(FRAME_HEAD.size))
+        await self._fill(FRAME_HEAD.size)
+        size, words, _, channel = FRAME_HEAD.unpack_from(self._buffer)
         assert size <= self.frame_max
-        body = (await self._bytes(size - FRAME_HEAD.size))[4 * words - FRAME_HEAD.size :]
+        await self._fill(size)
+        body = self._take(size)[4 * words :]
         if not body:
             return channel, None, b""
         performative, end = decode_composite(body)

@@ -16,6 +16,7 @@ import trio
 from clients import ConnectionLost
 from streamd.server import STREAM, ServedProtocol, StartError
 from tests.support.amqp import AmqpPeer
+from tests.support.amqp10 import Amqp10Peer
 from tests.support.client import MemoryByteStream
 from tests.support.proxy import Cut
 from tests.support.server import AMQP, Harness, Peer, serving
@@ -193,6 +194,17 @@ class Box:
             peer = AmqpPeer(line.stream)
             await peer.log_in(**login)
             await peer.open()
+            yield peer
+        finally:
+            line.kill()
+
+    @asynccontextmanager
+    async def amqp10(self, **login: Any) -> AsyncIterator[Amqp10Peer]:
+        """A peer of AMQP 1.0 that has logged in."""
+        line = self.dial(AMQP)
+        try:
+            peer = Amqp10Peer(line.stream)
+            await peer.log_in(**login)
             yield peer
         finally:
             line.kill()

@@ -29,6 +29,12 @@ _SUBSCRIPTIONS = "streamd/connections/stream/subscriptions.py"
 _DELIVERY = "streamd/connections/stream/delivery.py"
 _AMQP = "streamd/connections/amqp091/delivery.py"
 _MESSAGES = "streamd/connections/message_delivery.py"
+_AMQP10_LINKS = "streamd/connections/amqp10/delivery.py"
+_AMQP10_FILTERS = "streamd/connections/amqp10/source_filters.py"
+_AMQP10_PUBLISHER = "streamd/connections/amqp10/publisher.py"
+_AMQP10_SESSION = "streamd/connections/amqp10/session.py"
+_AMQP10_WIRE = "streamd/wire/amqp10/session.py"
+_AMQP10_TESTS = "tests/connections/amqp10"
 _PRODUCER = "clients/producer.py"
 _CONSUMER = "clients/consumer.py"
 _PLACE = "clients/position.py"
@@ -2050,8 +2056,108 @@ _NODES = [
     ),
 ]
 
+# -- AMQP 1.0: what a link may send, and what becomes of what it has begun
+
+_OF_AMQP10 = [
+    Guard(
+        "an aborted message is dropped",
+        "amqp",
+        _AMQP10_WIRE,
+        "            self.drop_unfinished()\n            return None",
+        "            return None",
+    ),
+    Guard(
+        "a link sends no more than its credit",
+        "amqp",
+        _AMQP10_LINKS,
+        "        room = min(self.link.credit, sending.session.outgoing)",
+        "        room = sending.session.outgoing if self.link.credit else 0",
+    ),
+    Guard(
+        "a session sends no more than its window",
+        "amqp",
+        _AMQP10_LINKS,
+        "        self._go_on(put)\n\n    def _go_on",
+        "        put(message.take(1 << 20)[0])\n\n    def _go_on",
+    ),
+    Guard(
+        "a drain takes all credit back",
+        "amqp",
+        _AMQP10_LINKS,
+        "            self.link.drain()\n",
+        "",
+    ),
+    Guard(
+        "SQL and property filters choose messages",
+        "amqp",
+        _AMQP10_FILTERS,
+        "        found = wanted_of(self._start, matcher, selector, declared, self._now_ms)",
+        "        found = wanted_of(self._start, matcher, None, declared, self._now_ms)",
+    ),
+    Guard(
+        "a drain is told behind what waits",
+        "amqp",
+        _AMQP10_LINKS,
+        " or self.sending.waits_for(self.link)",
+        "",
+        by=f"{_AMQP10_TESTS}/test_windows.py::TestOut::test_who_drains_is_told_after_what_waits",
+    ),
+    Guard(
+        "what waits for a window goes with its link",
+        "amqp",
+        _AMQP10_LINKS,
+        "        gone = [item for item in self._waiting if item[0] is link]",
+        "        gone: list[tuple[Link, Pieces]] = []",
+        by=f"{_AMQP10_TESTS}/test_windows.py::TestOut::test_what_waits_goes_with_its_link",
+    ),
+    Guard(
+        "what links leave is forgotten in turns",
+        "amqp",
+        _AMQP10_LINKS,
+        "        count = min(len(left[0]), MOST_SETTLED) if left else 0",
+        "        count = len(left[0]) if left else 0",
+        by=f"{_AMQP10_TESTS}/test_consuming.py::"
+        "TestEnds::test_what_many_messages_leave_is_forgotten_in_turns",
+    ),
+    Guard(
+        "a flow opens the window for all links",
+        "amqp",
+        _AMQP10_SESSION,
+        "        links.window_opened()\n",
+        "",
+        by=f"{_AMQP10_TESTS}/test_windows.py::"
+        "TestOut::test_a_flow_that_crosses_a_detach_opens_the_window",
+    ),
+    Guard(
+        "messages of a link that has gone take no turn",
+        "amqp",
+        _AMQP10_SESSION,
+        "        is_there = session.links.get(link.handle) is link and not link.is_detached",
+        "        is_there = True",
+        by=f"{_AMQP10_TESTS}/test_turns.py::test_a_link_that_goes_before_the_turn_of_its_message",
+    ),
+    Guard(
+        "a message is accepted when its last stream has it",
+        "amqp",
+        _AMQP10_PUBLISHER,
+        "            if left == 1:",
+        "            if left is not None:",
+        by=f"{_AMQP10_TESTS}/test_publishing.py::"
+        "TestDisks::test_of_several_streams_all_have_to_store_it",
+    ),
+    Guard(
+        "a message that one stream has is not released",
+        "amqp",
+        _AMQP10_PUBLISHER,
+        "                if is_stored:\n",
+        "                if not is_stored:\n",
+        by=f"{_AMQP10_TESTS}/test_publishing.py::TestEnds::test_one_of_its_streams_is_deleted",
+    ),
+]
+
 GUARDS = [
     *_NODES,
+    *_OF_AMQP10,
     *_DURABLE,
     *_OPENED,
     *_TRUNCATED,

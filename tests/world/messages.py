@@ -16,7 +16,7 @@ import trio
 from clients import Client, ConnectionLost, Message, NoOffset, Producer, StreamError, connect
 from streamd.wire.amqp091.methods import BasicAck
 from tests.support.amqp import Delivery
-from tests.world import peers
+from tests.world import amqp10_peers, peers
 from tests.world.box import GONE
 from tests.world.states import States
 from tests.world.witness import Follower, Found, Seen, Sent, Walk, read
@@ -115,6 +115,10 @@ class Messages:
             "raw": partial(peers.follow, self._world, STREAM, "raw", LAST),
             "a": partial(self.publish_amqp, "a"),
             "b": self.publish_raw,
+            "c": self.publish_amqp10,
+            "d": partial(self.follow_amqp10, "d", lambda _: True),
+            "e": partial(self.follow_amqp10, "e", both, sql=SQL),
+            "f": partial(self.follow_amqp10, "f", one, stream_filter="k1"),
             "o": partial(peers.store, self._world, STREAM, "o"),
         }
 
@@ -226,6 +230,13 @@ class Messages:
         share = _WRONG if self._is_strict else 0
         await peers.publish_named(self._world, STREAM, "b", message_of, share)
         self._publishing.discard("b")
+
+    async def publish_amqp10(self) -> None:
+        """See `amqp10_peers.publish`."""
+        self._publishing.add("c")
+        share = _WRONG if self._is_strict else 0
+        await amqp10_peers.publish(self._world, STREAM, "c", message_of, _pause, share)
+        self._publishing.discard("c")
 
     async def follow(
         self,
@@ -343,6 +354,12 @@ class Messages:
             except* AssertionError as refusals:  # it was told something else than it asked
                 world.note(f"{name} refused", str(refusals.exceptions[0]))
             await trio.sleep(chance.choice((0.01, 0.3, 2)))
+
+    async def follow_amqp10(self, name: str, wants: Callable[[Sent], bool], **filters: str) -> None:
+        """The same over AMQP 1.0; see `amqp10_peers.follow`."""
+        follower = self._waiting[name] = self._witness.followers[name] = Follower(wants)
+        missing = {sent for sent in LAST if wants(sent)}
+        await amqp10_peers.follow(self._world, STREAM, name, follower, missing, filters)
 
     async def search(self) -> None:
         """Look for messages that are confirmed, again and again."""

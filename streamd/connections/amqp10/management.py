@@ -294,8 +294,11 @@ class Management:
 
     # -- tokens
 
-    async def _set_token(self, _asked: _Asked) -> Response:
-        raise bad("this server does not know tokens: log in with a name and a password")
+    async def _set_token(self, asked: _Asked) -> Response:
+        """Who has logged in with a password has no token, and nothing to renew; as RabbitMQ."""
+        if not isinstance(asked.body, bytes):
+            raise bad("the body is no token: bytes are expected")
+        return _DONE
 
 
 def _scalars(arguments: Mapping[str, object]) -> dict[str, Scalar]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from streamd.broker.streams.stream import Stream
 from streamd.connections.amqp10.attaching import Links
@@ -290,10 +291,14 @@ class Session:
         self._end(f"vhost '{self._context.host.name}' is deleted")
 
     def check_rights(self) -> None:
-        """Rights may have changed: end the sessions that read what is not allowed any more."""
+        """Rights may have changed: end the sessions that use one that is not there any more."""
         for session, links in list(self._sessions.items()):
             try:
                 for consumer in links.consumers.values():
                     self._context.require_read(consumer.stream.name)
+                for publisher in links.publishers.values():
+                    if publisher.destination is not None:
+                        with suppress(LinkFault):  # there is no such place any more
+                            self._context.publishing.require(publisher.destination)
             except SessionFault as fault:
                 self._break(session, None, fault)

@@ -37,7 +37,7 @@ class FrameType(IntEnum):
 
 
 FRAME_HEAD = struct.Struct(">IBBH")  # size with all, words before the body, type, channel
-MIN_FRAME_SIZE = 512  # that each side must take; of SASL the most
+MIN_FRAME_SIZE = 512  # that each side must take
 HEARTBEAT_FRAME = FRAME_HEAD.pack(FRAME_HEAD.size, 2, FrameType.AMQP, 0)
 AMQP_HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP%c\x01\x00\x00" % number for number in (0, 2, 3))
 _HEADERS = (AMQP_HEADER, TLS_HEADER, SASL_HEADER)

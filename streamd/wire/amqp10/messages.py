@@ -8,6 +8,7 @@ Source: OASIS AMQP 1.0 part 3 (messaging), 3.2; rabbitmq/rabbitmq-server,
 deps/rabbit/src/mc_amqp.erl and deps/rabbit/src/rabbit_stream_queue.erl.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -138,8 +139,7 @@ def _stored_head(exchange: str, key: str, before: bytes) -> StoredHead:
     except FormatError as error:
         raise _unreadable(str(error)) from None
     kept, filter_value, more_keys = [], b"", None
-    for entry in entries:
-        name = _checked_name(entry.key)
+    for name, entry in zip(_checked_names(entries), entries, strict=True):
         if name == FILTER_VALUE:
             filter_value = _filter_value(entry.value)
         elif name == CC:
@@ -171,10 +171,15 @@ def _stored_header(header: list[Exact]) -> bytes:
     return encode_list([first, write_value(priority), write_value(ttl), _TRUE, _UINT_0])
 
 
-def _checked_name(key: Exact) -> str:
-    if not isinstance(key, Symbol) or not key.startswith("x-"):
-        raise _unreadable(f"the message annotation {str(key)[:40]!r} is reserved; expected x-…")
-    return key
+def _checked_names(entries: Sequence[Entry]) -> list[str]:
+    names: list[str] = []
+    for key, *_ in entries:
+        if not isinstance(key, Symbol) or not key.startswith("x-"):
+            raise _unreadable(f"the message annotation {str(key)[:40]!r} is reserved; expected x-…")
+        names.append(key)
+    if len(set(names)) < len(names):  # readers would not agree on which of them counts
+        raise _unreadable("it has a message annotation twice")
+    return names
 
 
 def _filter_value(value: Exact) -> bytes:

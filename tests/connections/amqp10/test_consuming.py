@@ -92,6 +92,29 @@ class TestAttaching:
         await peer.attach_receiver(filter=Opaque(raw))
         await peer.detached("amqp:invalid-field")
 
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"source": p.Source("/queues/s", dynamic=True)},
+            {"source": p.Source(dynamic=True, capabilities=(Symbol("rabbitmq:volatile-queue"),))},
+            {"rcv_settle_mode": p.SECOND},
+            {"source": p.Source("/queues/s", outcomes=(Symbol("amqp:other:list"),))},
+            {"unsettled": {b"x": None}},
+            {"incomplete_unsettled": True},
+        ],
+    )
+    async def test_what_streams_cannot_do(self, peer: Amqp10Peer, fields: dict[str, Any]) -> None:
+        attach = p.Attach("x", 3, p.RECEIVER, source=p.Source("/queues/s"), target=p.Target("me"))
+        await peer.send(attach._replace(**fields))
+        assert (await peer.expect(p.Attach)).source is None
+        await peer.detached("amqp:not-implemented")
+
+    async def test_who_settles_second_where_all_is_settled(self, peer: Amqp10Peer) -> None:
+        modes = {"snd_settle_mode": p.SETTLED, "rcv_settle_mode": p.SECOND}
+        found = await peer.attach_receiver(**modes)
+        assert found.source is not None
+        assert (found.snd_settle_mode, found.rcv_settle_mode) == (p.SETTLED, p.SECOND)
+
     async def test_without_the_right(self, peer: Amqp10Peer, server: Harness) -> None:
         directory = server.server.directory
         await directory.put_permission(PermissionRow("guest", "/", ".*", ".*", "other"))
@@ -418,6 +441,33 @@ class TestEnds:
             await peer.send(end)
             await peer.find(type(end))
             assert count.count == 0
+
+    async def test_what_many_messages_leave_is_forgotten_in_turns(
+        self, peer: Amqp10Peer, server: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All at once, half a million would hold everybody up."""
+        monkeypatch.setattr(delivery, "MOST_SETTLED", 2)
+        turns: list[int] = []
+        tidy = delivery.OutgoingSession.tidy
+
+        def counted(sending: delivery.OutgoingSession) -> bool:
+            before = sending.num_unsettled
+            has_more = tidy(sending)
+            turns.append(before - sending.num_unsettled)
+            return has_more
+
+        monkeypatch.setattr(delivery.OutgoingSession, "tidy", counted)
+        await peer.store(*numbers(5))
+        await peer.consume()
+        await peer.deliveries(5)
+        await peer.attach_receiver("/queues/s", 2)
+        await peer.credit(1, 2, next_incoming_id=5)
+        await peer.deliveries(1)
+        assert await (await server.peer()).code(c.Delete, "s") == OK
+        await peer.detached("amqp:resource-deleted")
+        await peer.detached("amqp:resource-deleted")
+        await peer.silence()
+        assert turns == [2, 2, 1, 1]
 
     async def test_many_attach_and_detach(self, peer: Amqp10Peer, server: Harness) -> None:
         await peer.store(*numbers(3))

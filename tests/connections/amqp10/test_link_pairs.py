@@ -10,6 +10,7 @@ from segments.message import MessageView, Properties, find_section
 from streamd.connections import message_delivery
 from streamd.connections.amqp10 import attaching, management_link
 from streamd.wire.amqp10 import performatives as p
+from streamd.wire.amqp10.codec import frame
 from streamd.wire.amqp10.values import read_value
 from tests.connections.amqp10.test_management import request
 from tests.support.amqp10 import Amqp10Peer, Delivery, open_peer
@@ -125,6 +126,21 @@ async def test_what_is_no_request(peer: Amqp10Peer) -> None:
     await attach_pair(peer)
     await peer.publish(b"\0\x53\x75\xa0\0", settled=True)
     await peer.session_ends("amqp:invalid-field")
+
+
+async def test_a_request_that_is_not_settled(peer: Amqp10Peer) -> None:
+    await attach_pair(peer)
+    await peer.publish(request("GET", "/queues/s"))
+    await peer.detached("amqp:invalid-field", "settled=False")
+
+
+async def test_a_request_in_pieces(peer: Amqp10Peer) -> None:
+    """RabbitMQ ends the session for it."""
+    await attach_pair(peer)
+    raw = request("GET", "/queues/s")
+    await peer.send_bytes(peer.transfer(raw[:9], settled=True, more=True))
+    await peer.send_bytes(frame(0, p.Transfer(0), raw[9:]))
+    assert len(await peer.deliveries(1)) == 1
 
 
 async def test_answers_wait_for_the_window(

@@ -96,6 +96,16 @@ async def test_an_unknown_mechanism(server: Harness) -> None:
     await peer.ended()
 
 
+@pytest.mark.parametrize(
+    "data", [sasl_frame(p.SaslResponse(b"x")), frame(0, p.Open("too early")), AMQP_HEADER]
+)
+async def test_what_is_no_proof(server: Harness, data: bytes) -> None:
+    peer = connect(server)
+    await peer.greet()
+    await peer.send_bytes(data)
+    await peer.ended()
+
+
 async def test_guest_is_let_in_from_this_machine_only(server: Harness) -> None:
     peer = connect(server, is_local=False)
     await peer.greet()
@@ -248,6 +258,18 @@ class TestSessions:
         await peer.send(p.End(), channel=1)
         await peer.expect(p.End)
         await peer.begin()
+
+    async def test_a_transfer_without_a_link(self, server: Harness) -> None:
+        peer = await open_peer(server)
+        await peer.publish(b"x", handle=9)
+        await peer.session_ends("amqp:session:unattached-handle", "handle 9")
+
+    async def test_a_link_that_is_not_there_is_not_detached(self, server: Harness) -> None:
+        peer = await open_peer(server)
+        await peer.send(p.Detach(9, True))
+        await peer.silence()
+        await peer.send(p.End())
+        assert (await peer.expect(p.End)).error is None
 
     async def test_a_handle_that_is_used(self, server: Harness) -> None:
         await (await server.peer()).create("s")

@@ -17,6 +17,7 @@ from streamd.connections.amqp10.publisher import PublisherLink
 from streamd.net.outbox import Outbox
 from streamd.net.wakeup import Wakeup
 from streamd.operations.errors import Reason
+from streamd.operations.routing import ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp10 import performatives as p, session as wire_session
 from streamd.wire.amqp10.codec import FRAME_HEAD, decode_composite, frame
@@ -98,6 +99,13 @@ class TestAttaching:
         await peer.send(p.Detach(0, True))
         await peer.attach_sender()
         await peer.expect(p.Flow)
+
+    async def test_an_internal_exchange(self, peer: Amqp10Peer, server: Harness) -> None:
+        assert server.host.exchanges is not None
+        row = ExchangeRow("/", "inside", "fanout", True, False, True, "")
+        await server.host.exchanges.declare(row)
+        await peer.send(p.Attach("x", 0, p.SENDER, target=p.Target("/exchanges/inside")))
+        await peer.session_ends("amqp:unauthorized-access", "internal exchange 'inside'")
 
     @pytest.mark.parametrize(
         "fields",
@@ -194,6 +202,12 @@ class TestOutcomes:
         await peer.consume(filter=filters(stream_offset_spec="first", stream_filter="x"))
         assert bodies(await peer.deliveries(1)) == [b"body"]
         await peer.silence()
+
+    @pytest.mark.parametrize("value", [5, b"bytes", "a\0b", "a" * 4_097])
+    async def test_what_is_no_filter_value(self, peer: Amqp10Peer, value: Any) -> None:
+        await peer.attach_sender()
+        await peer.publish(annotated(x_stream_filter_value=value))
+        await peer.detached("amqp:invalid-field", "x-stream-filter-value")
 
 
 class TestCredit:
@@ -371,6 +385,8 @@ PROPERTIES = section(Section.PROPERTIES, b"\x45")
         BODY * 1_025,
         section(Section.HEADER, b"\x45") * 20_000 + BODY,
         annotated(x_a="a" * 33_000),
+        section(Section.MESSAGE_ANNOTATIONS, encode_map(2 * [encode_symbol("x-a"), b"\x40"]))
+        + BODY,
     ],
 )
 async def test_what_is_no_message(peer: Amqp10Peer, raw: bytes, server: Harness) -> None:
@@ -599,6 +615,14 @@ class TestEnds:
         await peer.expect(p.Flow)
         assert await (await server.peer()).code(c.Delete, "s") == OK
         await peer.detached("amqp:resource-deleted")
+
+    async def test_a_right_that_is_lost(self, peer: Amqp10Peer, server: Harness) -> None:
+        """Also while nothing is published, as RabbitMQ has it when a token is renewed."""
+        await peer.attach_sender()
+        await peer.expect(p.Flow)
+        directory = server.server.directory
+        await directory.put_permission(PermissionRow("guest", "/", ".*", "other", ".*"))
+        await peer.session_ends("amqp:unauthorized-access", "write access")
 
     async def test_the_one_who_closes_gets_its_outcomes(self, peer: Amqp10Peer) -> None:
         await peer.attach_sender()

@@ -10,7 +10,9 @@ from segments.selector import Budget, MatcherSet, RowReader, parse_property, par
 from segments.selector.fields import Row
 from tests.segments.selector.strategies import chunk
 
+_SHORT_BEFORE = b"\x00\x53\x70\xc0\x02\x01\x41" + b"\x00\x53\x72\xc1\x07\x02\xa3\x01x\xa1\x01y"
 MESSAGES = (
+    _SHORT_BEFORE + Message(b"", application_properties={"p": "a"}).encode(),
     Message(b"body", application_properties={"p": "a", "q": 5, "r": "b" * 20}).encode(),
     Message(b"body", Properties(subject="a"), {"p": "a", "q": "long " * 60}).encode(),
 )
@@ -38,6 +40,13 @@ def test_the_fast_way_reads_what_the_slow_way_reads(names: list[str]) -> None:
     assert reader.read != reader._read_any
     for raw in damaged():
         assert outcome(reader.read, raw) == outcome(reader._read_any, raw), raw
+
+
+def test_the_fast_way_goes_over_short_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowReader, "_read_any", None)
+    read = RowReader([parse_property("p")]).read
+    for raw in MESSAGES[:2]:
+        assert read(raw) == ["a"]
 
 
 def test_damage_to_what_one_selector_reads_is_nothing_to_the_others() -> None:
