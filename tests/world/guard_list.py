@@ -607,6 +607,7 @@ _PUBLISHED = [
         "                    await self.maintenance.flush()\n"
         "                self.work.set()\n",
         "                await trio.sleep(FULL_DISK_SECONDS)\n",
+        by="tests/broker/streams/test_faults.py::test_a_full_disk_holds_one_stream_up",
     ),
     Guard(
         "what is published before a log is open is written when it is",
@@ -776,6 +777,7 @@ _READ = [
         _MESSAGES,
         "        if self._read or reader is None:\n            return\n",
         "        if reader is None:\n            return\n        self._read.clear()\n",
+        by="tests/connections/amqp091/test_messages.py::TestConsuming::test_from_an_offset",
     ),
     Guard(
         "an AMQP consumer is looked at again when it has acknowledged",
@@ -963,8 +965,7 @@ _CLIENTS = [
         "            if number > sequence or not sequence\n",
         "            if number > sequence\n",
         "K5",
-        by="tests/clients/test_numbers.py::"
-        "TestProducers::test_say_of_each_message_what_became_of_it",
+        by="tests/clients/test_numbers.py::TestProducers::test_do_not_take_zero_for_a_confirm",
     ),
     Guard(
         "a producer with a name goes on behind what the server has",
@@ -1164,6 +1165,8 @@ _STORED = [
         _MANIFEST,
         "        reason = self._doubt(tiered, known, found)\n",
         '        reason = ""\n',
+        by="tests/broker/tier/test_wrong_stores.py::"
+        "test_a_manifest_older_than_its_copy_is_left_alone",
     ),
     Guard(
         "an upload goes on from what the store has, not from what another server wrote",
@@ -1171,6 +1174,7 @@ _STORED = [
         _MANIFEST,
         "            reason = conflict(tiered.log, found_manifest)\n",
         '            reason = ""\n',
+        by="tests/broker/tier/test_lifecycle.py::test_a_manifest_that_is_not_of_this_log",
     ),
     Guard(
         "a stream that is deleted is written down before the catalog forgets it",
@@ -1178,6 +1182,8 @@ _STORED = [
         _HOST,
         "        deletion = await tier.removals.will_delete(folders, self.name)\n",
         "        deletion = None\n",
+        by="tests/broker/tier/test_lifecycle.py::"
+        "TestDeletion::test_of_a_server_that_is_killed_as_it_answers",
     ),
     Guard(
         "chunks of a restored stream are sent to whose selector they are not marked for",
@@ -1186,6 +1192,8 @@ _STORED = [
         "        return row._replace(since=max(row.since, stored))\n",
         "        return row\n",
         "T3",
+        by="tests/broker/declared/test_selectors.py::"
+        "TestStanding::test_what_a_store_has_unmarked_is_not_skipped",
     ),
     Guard(
         "consumers whose selector has changed elsewhere subscribe again",
@@ -1204,6 +1212,7 @@ _STORED = [
         "        if self._log.segments.holding(self.next_offset) is self._segment:\n",
         "        if True:\n",
         "T7",
+        by="tests/broker/tier/test_truncated.py::test_on_the_server_that_writes",
     ),
     Guard(
         "who reads only wakes consumers when the store has more",
@@ -1237,6 +1246,7 @@ _MANAGED = [
         "streamd/broker/catalog/writer.py",
         "            with trio.CancelScope(shield=True):\n                check()\n",
         "            with trio.CancelScope(shield=True):\n",
+        by="tests/broker/catalog/test_changes.py::test_two_at_once_are_as_one_after_the_other",
     ),
     Guard(
         "a change that has begun is not cancelled in its middle",
@@ -1244,6 +1254,7 @@ _MANAGED = [
         "streamd/broker/catalog/writer.py",
         "            with trio.CancelScope(shield=True):\n                check()\n",
         "            with trio.CancelScope():\n                check()\n",
+        by="tests/broker/catalog/test_changes.py::test_cancelled_at_each_step",
     ),
     Guard(
         "connections of an old password end when it is changed",
@@ -1268,6 +1279,7 @@ _MANAGED = [
         "        if not is_right or current is None or current.password_hash != kept:\n",
         "        if not is_right or current is None:\n",
         "V9",
+        by="tests/auth/test_users.py::TestPasswords::test_changed_while_one_is_checked",
     ),
     Guard(
         "connections of a deleted user end",
@@ -1314,15 +1326,6 @@ _MANAGED = [
         by="tests/auth/test_taken_away.py::test_the_rest_of_a_frame_is_not_stored",
     ),
     Guard(
-        "a publisher that has gone while there was no room stores nothing",
-        "people",
-        _PUBLISHERS,
-        "            found = self._publishers.get(command.publisher_id)  # it may have gone "
-        "meanwhile\n",
-        "",
-        "V7",
-    ),
-    Guard(
         "the last administrator stays",
         "people",
         _USERS,
@@ -1346,6 +1349,7 @@ _MANAGED = [
         _GROUPS,
         "            self.stepping_down = None\n        self._settle()\n\n    def answered",
         "            self.stepping_down = None\n\n    def answered",
+        by="tests/broker/streams/test_groups.py::TestOverTheProtocol::test_one_after_the_other",
     ),
     Guard(
         "a group's consumers are not left behind by another selector",
@@ -1353,6 +1357,8 @@ _MANAGED = [
         "streamd/broker/declared/standing_selectors.py",
         "        if num_users := self.num_users(group):\n",
         "        if (num_users := self.num_users(group)) > 1 << 20:\n",
+        by="tests/broker/declared/test_selectors.py::"
+        "TestStanding::test_stay_while_consumers_rely_on_them",
     ),
     Guard(
         "while a selector changes, both are evaluated",
@@ -1369,6 +1375,8 @@ _MANAGED = [
         _HOST,
         "                observer.stream_is_gone(stream)\n",
         "                pass\n",
+        by="tests/broker/test_virtual_host.py::"
+        "TestDelete::test_users_are_told_once_and_after_the_answer",
     ),
     Guard(
         "work on a stream's files ends before its folder goes",
@@ -1376,6 +1384,8 @@ _MANAGED = [
         _HOST,
         "                await stream.life.stop()\n                self._streams.remove(name)\n",
         "                self._streams.remove(name)\n",
+        by="tests/broker/test_virtual_host.py::"
+        "TestDelete::test_nothing_is_done_with_its_files_any_more",
     ),
     Guard(
         "a consumer that knows offsets of an earlier life of a stream is refused",
@@ -1405,6 +1415,7 @@ _MANAGED = [
         "            await place.skip_stored(connection)\n        else:\n",
         "        if True:\n",
         "K10",
+        by="tests/clients/test_position.py::TestSingleActiveConsumers::test_go_on_where_they_were",
     ),
 ]
 
