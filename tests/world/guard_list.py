@@ -947,8 +947,8 @@ _CLIENTS = [
         _PRODUCER,
         "        self._waiting[:0] = missing\n",
         "        self._waiting += missing\n",
-        by="tests/clients/test_reconnect.py::TestProducers::"
-        "test_with_a_name_store_each_message_once",
+        by="tests/clients/test_numbers.py::"
+        "TestProducers::test_say_of_each_message_what_became_of_it",
     ),
     Guard(
         "without a name nothing counts as stored after a lost connection",

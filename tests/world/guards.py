@@ -126,9 +126,10 @@ def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
 
 def fail(guard: Guard, tests: Sequence[str], longest: float = _LONGEST_TEST) -> Outcome:
     """Run tests without a guard, until one fails, or they take `longest` seconds each."""
-    began, given = time.monotonic(), ("-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests)
+    began = time.monotonic()
+    given = ("-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--hypothesis-profile", "unshrunk")
     try:
-        ended = _run(guard, "pytest", *given, longest=longest * len(tests))
+        ended = _run(guard, "pytest", *given, *tests, longest=longest * len(tests))
     except subprocess.TimeoutExpired as error:
         return Outcome(1, 1, error.timeout, f"it hangs: {', '.join(tests)}"[:200])
     seconds, told = time.monotonic() - began, ended.stdout.strip().splitlines() or [""]

@@ -36,7 +36,6 @@ from tests.support.logs import append, truncate
 
 KEYED = SearchRequest(keys=("4711",), properties=("order_id",), limit=1_000)
 ALL = SearchRequest(limit=1_000)
-HAPPENING = ("", "append", "expire", "cut", "seal", "index")
 NEEDS = Needs(None, keys=False)
 
 
