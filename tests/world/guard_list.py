@@ -846,6 +846,24 @@ _SEARCHED = [
         "test_a_steady_stream_is_indexed_while_it_grows",
     ),
     Guard(
+        "a search does not wait for what is beside a segment that is gone",
+        "search",
+        _SEARCH,
+        "                    if error.cached.is_gone:  # and what is beside it never comes\n",
+        "                    if False:\n",
+        by="tests/segments/search/test_handed.py::"
+        "test_a_segment_leaves_the_log_while_its_index_is_fetched",
+    ),
+    Guard(
+        "in the place of a segment that has left the log others are looked for",
+        "search",
+        "segments/search/handed.py",
+        "        if answer.files.cold is None:\n",
+        "        if False:\n",
+        by="tests/segments/search/test_handed.py::"
+        "test_what_is_in_the_place_of_a_segment_that_has_left_the_log_is_asked_for",
+    ),
+    Guard(
         "a search is of messages as they were when it began",
         "search",
         _SEARCH,
