@@ -63,7 +63,6 @@ world: $(VENV)/.test ## a server, its disk and its clients at virtual time: kill
 kills: KILLS := 200
 kills: $(VENV)/.test #+ repeated kill -9 under load, and a server that is paused at each request to its store; KILLS=200
 	$(BIN)/python -m tests.broker.tier.paused
-	$(BIN)/python -m tests.crash.kills --kills $(KILLS)
 	$(BIN)/python -m tests.crash.tier_kills --kills $(KILLS)
 	$(BIN)/python -m tests.crash.tier_kills --kills $(KILLS) --confirm store
 	$(BIN)/python -m tests.crash.node_kills --kills $(KILLS) --takeover-seconds 3

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from trio.testing import MockClock
 
 from streamd.connections import watch
@@ -51,6 +51,10 @@ VIRTUAL_TIME = {
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", slow, derandomize=True, max_examples=50)
 settings.register_profile("search", slow, derandomize=False, print_blob=True, max_examples=300)
+unshrunk = settings(
+    slow, derandomize=True, max_examples=50, phases=[Phase.explicit, Phase.generate]
+)
+settings.register_profile("unshrunk", unshrunk)  # where it counts that one fails, not which
 settings.load_profile("fixed")
 
 # Where tests are started in the background, a shell has interrupts ignored, and children inherit

@@ -64,7 +64,6 @@ from tests.support.watchdog import MOST_UNITS, Watchdog, watchdog
 NAMES = tuple(f"{n:05}" for n in range(MAX_ITEMS))
 PARTITIONS = tuple(f"p{n}" for n in range(1_000))
 PAIRS = tuple(Pair(f"{n}", "x" * 20) for n in range(200))
-VERSIONS = tuple(CommandVersions(n, 1, 1) for n in range(MAX_ITEMS))
 MANY = (Pair("", ""),) * MAX_ITEMS
 PATTERNS = [f"#.{n}.#" for n in range(2_000)]
 TIER = [

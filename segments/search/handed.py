@@ -324,6 +324,8 @@ class HandedLog:
             assert cold is not None  # noqa: S101 - or nothing would have been asked for
             self._cache.take(cold, file, answer.ranges)
         self._take(base, answer.files._replace(files=files))
+        if answer.files.cold is None:
+            self._segments = []  # it has left the log, and others are there by now
         return answer.is_here
 
 

@@ -383,6 +383,9 @@ class Search:
                 except WrongIndex:
                     self._distrusted.add(segment)
                 except ColdError as error:
+                    if error.cached.is_gone:  # and what is beside it never comes
+                        self._lose(segment)
+                        return
                     yield from self._fetch(Missing(error, is_more=True))
                 except (FormatError, StorageError) as error:
                     if isinstance(file, ColdFile) and file.cached.is_gone:

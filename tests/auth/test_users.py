@@ -8,7 +8,9 @@ import pytest
 import trio
 
 from streamd.auth import users as access
+from streamd.net import threads
 from streamd.operations import passwords
+from streamd.operations.names import as_sent
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.support.server import FIRST, OK, Harness, Peer, harness
@@ -130,6 +132,26 @@ class TestPasswords:
         assert await again.code(c.SaslAuthenticate, "PLAIN", data) == FAILURE
         third = await greet(server)
         assert await third.code(c.SaslAuthenticate, "PLAIN", b"\0ada\0other") == OK
+
+    async def test_changed_while_one_is_checked(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was right then lets nobody in, nor is it remembered as right."""
+        await add(peer, "ada")
+        directory, in_thread = server.server.directory, threads.in_thread
+        other = passwords.hash_password(b"other")
+
+        async def late(work: Any, *arguments: Any) -> Any:
+            outcome = await in_thread(work, *arguments)
+            if work is passwords.check_password:
+                await directory.put_user(as_sent("ada"), password_hash=other)
+            return outcome
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "in_thread", late)
+            assert not await directory.authenticate(as_sent("ada"), b"ada-secret", "127.0.0.1")
+        assert not await directory.authenticate(as_sent("ada"), b"ada-secret", "127.0.0.1")
+        assert await directory.authenticate(as_sent("ada"), b"other", "127.0.0.1")
 
     async def test_survive_a_restart(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as server:

@@ -2,11 +2,16 @@
 
 import shutil
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from streamd.net import threads
+from streamd.operations.errors import Refused
 from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -173,6 +178,43 @@ class TestDelete:
         assert (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence == 0
         assert await peer.code(c.QueryOffset, "app", "s") == ResponseCode.NO_OFFSET
         assert not list(Path(server.data, "trash").iterdir())
+
+    @pytest.mark.parametrize("work", ["opening", "a flush"])
+    async def test_nothing_is_done_with_its_files_any_more(
+        self,
+        server: Harness,
+        peer: Peer,
+        nursery: trio.Nursery,
+        monkeypatch: pytest.MonkeyPatch,
+        work: str,
+    ) -> None:
+        """A stream of its name may have files in its folder from then on."""
+        await peer.create("s")
+        stream, in_thread, running = server.host.find("s"), threads.in_thread, list[int]()
+
+        async def slow(*call: Any) -> Any:
+            running.append(1)
+            await trio.sleep(10)
+            running.pop()
+            return await in_thread(*call)
+
+        async def begin() -> None:
+            with suppress(Refused):  # it is gone
+                await (
+                    stream.ready() if work == "opening" else stream.life.held.maintenance.flush()
+                )
+
+        if work == "a flush":
+            await peer.declare("s")
+            await peer.store([b"x"])
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "in_thread", slow)
+            nursery.start_soon(begin)
+            await wait_all_tasks_blocked()
+        assert running
+        left: list[int] = []
+        await server.host.delete("s", lambda: left.append(len(running)))
+        assert left == [0]
 
     async def test_a_consumer_in_the_middle_of_it(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")

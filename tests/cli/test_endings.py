@@ -56,7 +56,6 @@ ODD_ADDRESSES = [
     "rabbitmq-stream://localhost/?cacertfile=x",
     "rabbitmq-stream://a\nb\x1b[31m:1/#[/]",
 ]
-EXIT_CODES = (0, 1, 2, 130)
 LAST_OF_LOGIN = 6  # frames that a client sends until it is logged in
 SENDS_ONE = [("ping",)]  # and does not log in
 

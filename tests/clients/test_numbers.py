@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 import trio
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
 from trio.testing import MockClock
 
 from clients import (
@@ -153,8 +153,6 @@ class TestProducers:
         st.lists(st.builds(Given, st.integers(1, 3), st.booleans(), st.booleans()), min_size=1),
         cuts,
     )
-    @example("", 0, [Given(1, True, True)], [Cut(to_server=350)])
-    @example("p", 0, [Given(1, True, True)], [Cut(to_server=460)])
     def test_say_of_each_message_what_became_of_it(
         self,
         tmp_path_factory: pytest.TempPathFactory,
@@ -193,6 +191,20 @@ class TestProducers:
                     assert await contents(client, "s") == numbers
 
         run(work, tmp_path_factory.mktemp("numbers"), cuts)
+
+    @pytest.mark.parametrize("name", ["", "p"])
+    def test_do_not_take_zero_for_a_confirm(self, tmp_path: Path, name: str) -> None:
+        """The first message is lost with its connection, and the server has nothing of it."""
+
+        async def work(network: Network) -> None:
+            async with network.client() as client, client.producer("s", name=name) as producer:
+                network.streams[-1].cut(Cut(to_server=1))
+                await producer.send(message(0), publishing_id=0, filter_value="v")
+                await producer.flush()
+            async with network.client() as client:
+                assert await contents(client, "s") == [0]
+
+        run(work, tmp_path)
 
     def test_without_a_name_do_not_give_a_number_twice(self, tmp_path: Path) -> None:
         """The confirm of one would count for the other."""

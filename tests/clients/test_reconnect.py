@@ -90,23 +90,6 @@ class TestProducers:
     @EXAMPLES
     @given(cuts)
     @example([Cut(to_server=0), Cut(to_client=0), Cut(to_server=700, reset=True)])
-    def test_with_a_name_store_each_message_once(
-        self, running_server: ServerProcess, cuts: list[Cut]
-    ) -> None:
-        async def main() -> None:
-            stream = await fresh_stream(running_server)
-            with CuttingProxy(running_server.port, cuts) as proxy:
-                async with through(proxy) as client, client.producer(stream, name="p") as producer:
-                    for number, body in enumerate(bodies):
-                        if number % 50 == 49:
-                            await anyio.lowlevel.checkpoint()
-                        await producer.send(body)
-            assert await everything(running_server.uri, stream) == bodies
-
-        run(main)
-
-    @EXAMPLES
-    @given(cuts)
     def test_with_sub_batches_and_filter_values(
         self, running_server: ServerProcess, cuts: list[Cut]
     ) -> None:
@@ -121,20 +104,6 @@ class TestProducers:
                         for body in bodies[start + 40 : start + 60]:
                             await producer.send(body, filter_value="v")
             assert await everything(running_server.uri, stream) == bodies
-
-        run(main)
-
-    @EXAMPLES
-    @given(cuts)
-    def test_without_a_name_lose_nothing_and_keep_the_order(
-        self, running_server: ServerProcess, cuts: list[Cut]
-    ) -> None:
-        async def main() -> None:
-            stream = await fresh_stream(running_server)
-            with CuttingProxy(running_server.port, cuts) as proxy:
-                async with through(proxy) as client, client.producer(stream) as producer:
-                    await producer.send_all(bodies)
-            assert list(dict.fromkeys(await everything(running_server.uri, stream))) == bodies
 
         run(main)
 
@@ -202,50 +171,6 @@ class TestConsumers:
                     assert proxy.num_connections == 2
 
         run(main, backend)
-
-    def test_of_a_group_take_turns(self, running_server: ServerProcess) -> None:
-        async def main() -> None:
-            stream = await filled_stream(running_server)
-            options: Any = {"name": "g", "offset": "stored", "single_active": True}
-            with CuttingProxy(running_server.port) as proxy:
-                async with through(proxy) as lost, lost.consumer(stream, **options) as first:
-                    for _ in range(10):
-                        message = await anext(first)
-                    await first.store_offset()
-                    assert (await lost.query_offset(stream, "g")) == message.offset == 9
-                    async with (
-                        connect(running_server.uri) as client,
-                        client.consumer(stream, **options) as second,
-                    ):
-                        proxy.cut()
-                        assert (await anext(second)).offset == 10
-                        await second.store_offset()
-                    assert (await anext(first)).offset == 11
-
-        run(main)
-
-    def test_do_not_take_back_what_another_has_stored(self, running_server: ServerProcess) -> None:
-        async def main() -> None:
-            stream = await filled_stream(running_server)
-            with CuttingProxy(running_server.port) as proxy:
-                async with (
-                    through(proxy) as client,
-                    client.consumer(stream, name="c", offset="first") as messages,
-                ):
-                    await anext(messages)
-                    await messages.store_offset(5)
-                    await client.query_offset(stream, "c")
-                    proxy.cut()
-                    async with (
-                        connect(running_server.uri) as other,
-                        other.consumer(stream, name="c", offset="first") as others,
-                    ):
-                        await others.store_offset(7)
-                        assert await other.query_offset(stream, "c") == 7
-                        await client.stats(stream)  # it is back
-                        assert await other.query_offset(stream, "c") == 7
-
-        run(main)
 
     def test_ask_by_what_a_stream_declares_that_was_created_anew(
         self, running_server: ServerProcess

@@ -22,6 +22,7 @@ from clients import StreamError, connect
 from segments.store.folder_store import FolderStore
 from segments.store.lookup import counts_since, find_stream
 from segments.store.object_store import MissingError
+from streamd.broker.streams.flusher import FlushMode
 from tests.crash.ledger import ARGUMENTS, PATIENCE, Ledger
 from tests.support.process import ServerProcess
 
@@ -42,7 +43,8 @@ class Run:
         self._num_machines = 0
         (folder / "tier").mkdir()
         self._options = ("--tier", f"file://{folder}/tier", "--tier-roll-seconds", "1")
-        self._options += ("--tier-delete-delay-seconds", "0", "--flush", "interval")
+        flush = self.ledger.chance.choice(list(FlushMode)).value
+        self._options += ("--tier-delete-delay-seconds", "0", "--flush", flush)
         self._options += ("--confirm", confirm, "--confirm-interval-ms", "50")
         self._keeps_all = confirm == "store"
         self.server = self._new_machine()

@@ -1,32 +1,19 @@
-"""kill -9 under load; `make kills` does it 200 times, in all flush modes."""
+"""kill -9 under load; `make kills` does it 200 times."""
 
 import logging
 from pathlib import Path
 
 import pytest
 
-from streamd.broker.streams.flusher import FlushMode
 from tests.crash import node_kills, tier_kills
-from tests.crash.kills import kill_many
 from tests.crash.node_kills import Harm
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what clients leave behind whose server is gone
-def test_what_was_confirmed_survives_kills(tmp_path: Path) -> None:
-    logging.disable(logging.CRITICAL)  # what clients say whose server is gone
-    try:
-        summary = kill_many(tmp_path, kills=3, modes=[FlushMode.ALWAYS])
-    finally:
-        logging.disable(logging.NOTSET)
-    assert "none that was confirmed was lost" in summary
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("confirm", ["local", "store"])
 def test_a_server_with_a_tier_and_a_machine_that_is_lost(tmp_path: Path, confirm: str) -> None:
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)  # what clients say whose server is gone
     try:
         summary = tier_kills.kill_many(tmp_path, kills=3, confirm=confirm)
     finally:

@@ -20,7 +20,7 @@ from streamd.wire.amqp091.codec import (
 )
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
-from tests.support.server import Harness
+from tests.support.server import LONGEST_WAIT, Harness
 
 STREAM: dict[str, Field] = {"x-queue-type": Field("S", b"stream")}
 FIRST = {"x-stream-offset": Field("S", b"first")}
@@ -104,7 +104,8 @@ class AmqpPeer:
                     assert size + 8 <= self.frame_max
                     self._buffer = self._buffer[end + 1 :]
                     return kind, channel, payload
-            data = await self.stream.receive_some(1 << 20)
+            with trio.fail_after(LONGEST_WAIT):
+                data = await self.stream.receive_some(1 << 20)
             if not data:
                 raise trio.EndOfChannel
             self._buffer += data

@@ -19,7 +19,7 @@ from streamd.wire.amqp10.codec import (
     sasl_frame,
 )
 from streamd.wire.amqp10.values import Described, read_entries, write_value
-from tests.support.server import Harness
+from tests.support.server import LONGEST_WAIT, Harness
 
 ACCEPTED, RELEASED = p.Accepted, p.Released  # as `outcomes` shows them: both are empty
 
@@ -109,7 +109,8 @@ class Amqp10Peer:
 
     async def _fill(self, count: int) -> None:
         while len(self._buffer) < count:
-            data = await self.stream.receive_some(1 << 20)
+            with trio.fail_after(LONGEST_WAIT):
+                data = await self.stream.receive_some(1 << 20)
             if not data:
                 raise trio.EndOfChannel
             self._buffer += data

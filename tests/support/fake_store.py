@@ -29,7 +29,6 @@ from segments.store.object_store import (
 from segments.store.pieces import file_pieces
 from streamd.net import threads
 
-READS = ("get", "get_changed", "get_range")
 WRITES = ("put", "put_file", "create", "replace", "delete")
 
 

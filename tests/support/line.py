@@ -5,7 +5,6 @@ it gives up a request that takes too long.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +17,6 @@ from streamd.net import threads
 from tests.support.fake_store import WRITES, FakeStore
 
 _QUANTUM = 32  # of these make a part
-
-_OF_LOG = re.compile("/~(log|snapshots)/")
 
 
 class Line:

@@ -43,6 +43,7 @@ from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtere
 from tests.support.syncs import none_on_the_loop, work_beside
 
 Answer = TypeVar("Answer")
+LONGEST_WAIT = 5_000.0  # seconds that a peer waits for what comes next; of virtual time, mostly
 OK = ResponseCode.OK
 FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
 
@@ -268,7 +269,8 @@ class Peer:
 
     async def _receive(self) -> c.Command:
         while (command := self.connection.next_command()) is NEED_DATA:
-            data = await self.stream.receive_some(1 << 20)
+            with trio.fail_after(LONGEST_WAIT):
+                data = await self.stream.receive_some(1 << 20)
             if not data:
                 raise trio.EndOfChannel
             self.connection.receive_data(bytes(data))

@@ -613,6 +613,7 @@ _PUBLISHED = [
         "                    await self.maintenance.flush()\n"
         "                self.work.set()\n",
         "                await trio.sleep(FULL_DISK_SECONDS)\n",
+        by="tests/broker/streams/test_faults.py::test_a_full_disk_holds_one_stream_up",
     ),
     Guard(
         "what is published before a log is open is written when it is",
@@ -782,6 +783,7 @@ _READ = [
         _MESSAGES,
         "        if self._read or reader is None:\n            return\n",
         "        if reader is None:\n            return\n        self._read.clear()\n",
+        by="tests/connections/amqp091/test_messages.py::TestConsuming::test_from_an_offset",
     ),
     Guard(
         "an AMQP consumer is looked at again when it has acknowledged",
@@ -848,6 +850,24 @@ _SEARCHED = [
         "        kept = []\n",
         by="tests/broker/streams/test_key_indexer.py::"
         "test_a_steady_stream_is_indexed_while_it_grows",
+    ),
+    Guard(
+        "a search does not wait for what is beside a segment that is gone",
+        "search",
+        _SEARCH,
+        "                    if error.cached.is_gone:  # and what is beside it never comes\n",
+        "                    if False:\n",
+        by="tests/segments/search/test_handed.py::"
+        "test_a_segment_leaves_the_log_while_its_index_is_fetched",
+    ),
+    Guard(
+        "in the place of a segment that has left the log others are looked for",
+        "search",
+        "segments/search/handed.py",
+        "        if answer.files.cold is None:\n",
+        "        if False:\n",
+        by="tests/segments/search/test_handed.py::"
+        "test_what_is_in_the_place_of_a_segment_that_has_left_the_log_is_asked_for",
     ),
     Guard(
         "a search is of messages as they were when it began",
@@ -951,8 +971,8 @@ _CLIENTS = [
         _PRODUCER,
         "        self._waiting[:0] = missing\n",
         "        self._waiting += missing\n",
-        by="tests/clients/test_reconnect.py::TestProducers::"
-        "test_with_a_name_store_each_message_once",
+        by="tests/clients/test_numbers.py::"
+        "TestProducers::test_say_of_each_message_what_became_of_it",
     ),
     Guard(
         "without a name nothing counts as stored after a lost connection",
@@ -969,8 +989,7 @@ _CLIENTS = [
         "            if number > sequence or not sequence\n",
         "            if number > sequence\n",
         "K5",
-        by="tests/clients/test_numbers.py::"
-        "TestProducers::test_say_of_each_message_what_became_of_it",
+        by="tests/clients/test_numbers.py::TestProducers::test_do_not_take_zero_for_a_confirm",
     ),
     Guard(
         "a producer with a name goes on behind what the server has",
@@ -1170,6 +1189,8 @@ _STORED = [
         _MANIFEST,
         "        reason = self._doubt(tiered, known, found)\n",
         '        reason = ""\n',
+        by="tests/broker/tier/test_wrong_stores.py::"
+        "test_a_manifest_older_than_its_copy_is_left_alone",
     ),
     Guard(
         "an upload goes on from what the store has, not from what another server wrote",
@@ -1177,6 +1198,7 @@ _STORED = [
         _MANIFEST,
         "            reason = conflict(tiered.log, found_manifest)\n",
         '            reason = ""\n',
+        by="tests/broker/tier/test_lifecycle.py::test_a_manifest_that_is_not_of_this_log",
     ),
     Guard(
         "a stream that is deleted is written down before the catalog forgets it",
@@ -1184,6 +1206,8 @@ _STORED = [
         _HOST,
         "        deletion = await tier.removals.will_delete(folders, self.name)\n",
         "        deletion = None\n",
+        by="tests/broker/tier/test_lifecycle.py::"
+        "TestDeletion::test_of_a_server_that_is_killed_as_it_answers",
     ),
     Guard(
         "chunks of a restored stream are sent to whose selector they are not marked for",
@@ -1192,6 +1216,8 @@ _STORED = [
         "        return row._replace(since=max(row.since, stored))\n",
         "        return row\n",
         "T3",
+        by="tests/broker/declared/test_selectors.py::"
+        "TestStanding::test_what_a_store_has_unmarked_is_not_skipped",
     ),
     Guard(
         "consumers whose selector has changed elsewhere subscribe again",
@@ -1210,6 +1236,7 @@ _STORED = [
         "        if self._log.segments.holding(self.next_offset) is self._segment:\n",
         "        if True:\n",
         "T7",
+        by="tests/broker/tier/test_truncated.py::test_on_the_server_that_writes",
     ),
     Guard(
         "who reads only wakes consumers when the store has more",
@@ -1243,6 +1270,7 @@ _MANAGED = [
         "streamd/broker/catalog/writer.py",
         "            with trio.CancelScope(shield=True):\n                check()\n",
         "            with trio.CancelScope(shield=True):\n",
+        by="tests/broker/catalog/test_changes.py::test_two_at_once_are_as_one_after_the_other",
     ),
     Guard(
         "a change that has begun is not cancelled in its middle",
@@ -1250,6 +1278,7 @@ _MANAGED = [
         "streamd/broker/catalog/writer.py",
         "            with trio.CancelScope(shield=True):\n                check()\n",
         "            with trio.CancelScope():\n                check()\n",
+        by="tests/broker/catalog/test_changes.py::test_cancelled_at_each_step",
     ),
     Guard(
         "connections of an old password end when it is changed",
@@ -1274,6 +1303,7 @@ _MANAGED = [
         "        if not is_right or current is None or current.password_hash != kept:\n",
         "        if not is_right or current is None:\n",
         "V9",
+        by="tests/auth/test_users.py::TestPasswords::test_changed_while_one_is_checked",
     ),
     Guard(
         "connections of a deleted user end",
@@ -1320,15 +1350,6 @@ _MANAGED = [
         by="tests/auth/test_taken_away.py::test_the_rest_of_a_frame_is_not_stored",
     ),
     Guard(
-        "a publisher that has gone while there was no room stores nothing",
-        "people",
-        _PUBLISHERS,
-        "            found = self._publishers.get(command.publisher_id)  # it may have gone "
-        "meanwhile\n",
-        "",
-        "V7",
-    ),
-    Guard(
         "the last administrator stays",
         "people",
         _USERS,
@@ -1352,6 +1373,7 @@ _MANAGED = [
         _GROUPS,
         "            self.stepping_down = None\n        self._settle()\n\n    def answered",
         "            self.stepping_down = None\n\n    def answered",
+        by="tests/broker/streams/test_groups.py::TestOverTheProtocol::test_one_after_the_other",
     ),
     Guard(
         "a group's consumers are not left behind by another selector",
@@ -1359,6 +1381,8 @@ _MANAGED = [
         "streamd/broker/declared/standing_selectors.py",
         "        if num_users := self.num_users(group):\n",
         "        if (num_users := self.num_users(group)) > 1 << 20:\n",
+        by="tests/broker/declared/test_selectors.py::"
+        "TestStanding::test_stay_while_consumers_rely_on_them",
     ),
     Guard(
         "while a selector changes, both are evaluated",
@@ -1375,6 +1399,8 @@ _MANAGED = [
         _HOST,
         "                observer.stream_is_gone(stream)\n",
         "                pass\n",
+        by="tests/broker/test_virtual_host.py::"
+        "TestDelete::test_users_are_told_once_and_after_the_answer",
     ),
     Guard(
         "work on a stream's files ends before its folder goes",
@@ -1382,6 +1408,8 @@ _MANAGED = [
         _HOST,
         "                await stream.life.stop()\n                self._streams.remove(name)\n",
         "                self._streams.remove(name)\n",
+        by="tests/broker/test_virtual_host.py::"
+        "TestDelete::test_nothing_is_done_with_its_files_any_more",
     ),
     Guard(
         "a consumer that knows offsets of an earlier life of a stream is refused",
@@ -1411,6 +1439,7 @@ _MANAGED = [
         "            await place.skip_stored(connection)\n        else:\n",
         "        if True:\n",
         "K10",
+        by="tests/clients/test_position.py::TestSingleActiveConsumers::test_go_on_where_they_were",
     ),
 ]
 

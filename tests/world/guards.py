@@ -35,6 +35,7 @@ _NAME = "tests.world.guards"
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 WORLD = "world"
 _LONGEST = 30  # seconds of a processor that a world may take: then it hangs
+_LONGEST_TEST = 180  # seconds that a test may take on a busy machine: then it hangs
 _LONGEST_VIRTUAL = 250  # of the world's clock: who waits so long waits for ever
 
 
@@ -123,10 +124,14 @@ def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
     return Outcome(0, num_worlds, seconds, end)  # somebody has killed it
 
 
-def fail(guard: Guard, tests: Sequence[str]) -> Outcome:
-    """Run tests without a guard, until one fails."""
+def fail(guard: Guard, tests: Sequence[str], longest: float = _LONGEST_TEST) -> Outcome:
+    """Run tests without a guard, until one fails, or they take `longest` seconds each."""
     began = time.monotonic()
-    ended = _run(guard, "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests)
+    given = ("-x", "-q", "-p", "no:cacheprovider", "--tb=no", "--hypothesis-profile", "unshrunk")
+    try:
+        ended = _run(guard, "pytest", *given, *tests, longest=longest * len(tests))
+    except subprocess.TimeoutExpired as error:
+        return Outcome(1, 1, error.timeout, f"it hangs: {', '.join(tests)}"[:200])
     seconds, told = time.monotonic() - began, ended.stdout.strip().splitlines() or [""]
     if ended.returncode > 1:
         return Outcome(0, 1, seconds, f"pytest ended with {ended.returncode}: {told[-1]}")
@@ -134,25 +139,39 @@ def fail(guard: Guard, tests: Sequence[str]) -> Outcome:
     return Outcome(ended.returncode, 1, seconds, failed)
 
 
-def _run(guard: Guard, module: str, *given: str) -> subprocess.CompletedProcess[str]:
+def _run(
+    guard: Guard, module: str, *given: str, longest: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a module of the copy; with what it has started it ends after `longest` seconds.
+
+    Raises:
+        subprocess.TimeoutExpired: it has taken longer.
+    """
     with tempfile.TemporaryDirectory(prefix="streamd-guard-", dir=_FOLDER) as folder:
         without(guard, Path(folder))
-        return subprocess.run(
+        with subprocess.Popen(
             [sys.executable, "-m", module, *given],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": folder, "PYTHONHASHSEED": "0"},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
+            start_new_session=True,
+        ) as running:
+            try:
+                told = running.communicate(timeout=longest)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                raise
+            return subprocess.CompletedProcess(given, running.returncode, *told)
 
 
 def _work(part: str, seeds: Sequence[int]) -> None:
     """Run worlds, and print what each has found; ends with the first that has found something."""
-    from tests.world import world  # noqa: PLC0415 - of the copy
-    from tests.world.run import Plan, run  # noqa: PLC0415
+    from tests.world import run as worlds, world  # noqa: PLC0415 - of the copy
 
-    world._LONGEST = _LONGEST_VIRTUAL
+    world._LONGEST, world._LONGEST_WORK = _LONGEST_VIRTUAL, _LONGEST
+    worlds._FOLDER = os.getcwd()  # what has to be killed leaves its folder
     logging.getLogger().addHandler(logging.NullHandler())
     for seed in seeds:
         began = time.process_time()
@@ -161,11 +180,11 @@ def _work(part: str, seeds: Sequence[int]) -> None:
             print(json.dumps([seed, _LONGEST, "the world hangs"]), flush=True)
             os._exit(0)
 
-        signal.signal(signal.SIGPROF, give_up)
-        signal.setitimer(signal.ITIMER_PROF, _LONGEST)
+        signal.signal(signal.SIGALRM, give_up)
+        signal.setitimer(signal.ITIMER_REAL, 10 * _LONGEST)  # it waits, say
         parts = (part,) if seed % 2 or part == "messages" else ("messages", part)
-        fault = next(iter(run(Plan(seed, parts)).found), "")
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        fault = next(iter(worlds.run(worlds.Plan(seed, parts)).found), "")
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(json.dumps([seed, time.process_time() - began, fault]), flush=True)
         if fault:
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.world import world as worlds
 from tests.world.run import Plan, make
 from tests.world.witness import PROMISES, Block, Follower, Found, Seen, Sent, Walk, Witness
 from tests.world.world import Program, World
@@ -180,6 +181,20 @@ def test_without_a_last_look_nothing_counts_as_lost(
     world.witness.faults.append("noticed: on the way")
     told = f"{expected}: no last look, no promise is judged"
     assert world.run() == [told, "noticed: on the way"]
+
+
+def test_a_world_that_turns_round_and_round_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def turn_for_ever() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    look = trio.lowlevel.checkpoint
+    monkeypatch.setattr(worlds, "_LONGEST_WORK", 0.5)
+    world = World(tmp_path, 1, [lambda w: _Part(w, {"work": turn_for_ever}, look)], faults=())
+    (told,) = world.run()
+    assert told.startswith("these wait for ever: work")
 
 
 def test_with_a_last_look_it_counts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -57,6 +58,7 @@ _OVERLAPPING = 2  # of so many of these, all but one go on when the next fault c
 _ALIVE = 5  # of so many faults all but one wait for a server that they can meet
 _MOST_OPERATIONS, _MOST_SYNCS = 80, 12  # on the disk, until the machine fails at one
 _LONGEST = 600  # seconds until everything must have ended
+_LONGEST_WORK = 60  # of a processor: at virtual time, what turns round and round never ends
 _RETRY_SECONDS = 30
 _EXPECTED = (StorageError, TierError)  # what a server may tell of its disk and its store
 _AGAIN = (0.01, 0.3, 2)  # seconds until a program that failed is started again
@@ -247,7 +249,7 @@ class World:
             yield
 
     async def _run(self) -> None:
-        with trio.move_on_after(_LONGEST) as limit:
+        with trio.move_on_after(_LONGEST) as limit, _limited(limit.cancel):
             async with trio.open_nursery() as self.nursery:
                 await self.nursery.start(self.box.live)
                 for part in self.parts:
@@ -537,6 +539,19 @@ class World:
         """The clock on the wall is set: back, forward, or right again."""
         hour = 3_600_000
         self.skew_ms = self.chance.choice((0, -60_000, -hour, 5_000, hour, 300 * 24 * hour))
+
+
+@contextmanager
+def _limited(end: Callable[[], None]) -> Iterator[None]:
+    """In this block so much work is done, then `end` is called."""
+    token = trio.lowlevel.current_trio_token()
+    before = signal.signal(signal.SIGPROF, lambda *_: token.run_sync_soon(end))
+    signal.setitimer(signal.ITIMER_PROF, _LONGEST_WORK)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 class _Log(logging.Handler):

@@ -135,13 +135,11 @@ class Publishers:
     async def _publish_part(self, command: c.Publish | c.PublishFiltered) -> bool:
         """Give messages to their stream; whether no sub-batch among them was bad."""
         found = self._publishers.get(command.publisher_id)
-        if found is not None:
-            await found[1].room()
-            found = self._publishers.get(command.publisher_id)  # it may have gone meanwhile
         if found is None:
             self._refuse_all(command)
             return True
         publisher, stream = found
+        await stream.room()
         if stream.contract is None or not _looks_long(command):
             return self._store_all(publisher, stream, command)
         kind = type(command)

@@ -33,7 +33,6 @@ _MAX_SIZES = 64  # of messages, and of filter values, that an expression knows
 _SIMPLE = struct.Struct(">QI")
 _SUB_BATCH = struct.Struct(">BHII")
 _LENGTH16 = struct.Struct(">h")
-_FILTERED_HEAD = struct.Struct(">Qh")
 _CONFIRM_HEAD = struct.Struct(">IHHBI")
 _LENGTH32 = struct.Struct(">I")
 _NO_VALUE = _LENGTH16.pack(-1)

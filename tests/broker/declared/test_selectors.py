@@ -17,7 +17,12 @@ from segments.compression import GZIP, NO_COMPRESSION, pack
 from segments.format_constants import FILTER_VALUE
 from segments.message import Message
 from streamd.broker.catalog.catalog import CatalogError
-from streamd.broker.declared.standing_selectors import MAX_GROUPS, TOKEN_PREFIX, parse_standing
+from streamd.broker.declared.standing_selectors import (
+    MAX_GROUPS,
+    TOKEN_PREFIX,
+    StandingSelectors,
+    parse_standing,
+)
 from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
@@ -535,6 +540,18 @@ class TestStanding:
         answer = await manage(nobody, "selector.list", stream="s")
         assert answer.code == ResponseCode.ACCESS_REFUSED
         assert (await manage(nobody, "user.list")).code == ResponseCode.ACCESS_REFUSED
+
+    @pytest.mark.parametrize(("marked_from", "since"), [(None, 100), (60, 60), (20, 40)])
+    def test_what_a_store_has_unmarked_is_not_skipped(
+        self, marked_from: int | None, since: int
+    ) -> None:
+        """What is registered, and what is stored, may be of two moments; users learn of it."""
+        row = parse_standing("g", "union", "a = 1")._replace(since=40)
+        selectors, ended = StandingSelectors([row]), list[int]()
+        selectors.add_user("g", lambda: ended.append(1))
+        selectors.rest_on({} if marked_from is None else {row.token.hex(): marked_from}, 100)
+        assert selectors.matcher("g").since == since
+        assert bool(ended) == (since > 40)
 
     def test_equal_selectors_have_equal_tokens(self) -> None:
         one = parse_standing("g", "union", "a=1 AND (b = 2)")

@@ -130,6 +130,24 @@ class TestDeletion:
             await passes(100)
             assert not of_streams(store)
 
+    async def test_of_a_server_that_is_killed_as_it_answers(self, tmp_path: Path) -> None:
+        """The catalog does not know the stream any more, the folder for deletions does."""
+        store, killed = FakeStore(), FakeStore()
+        old, left = tmp_path / "old", tmp_path / "left"
+
+        def answer() -> None:
+            shutil.copytree(old, left)
+            killed.objects.update(store.objects)
+
+        async with tiered(old, store) as server:
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            await server.host.delete("s", answer)
+        assert of_streams(killed)
+        async with tiered(left, killed):
+            await passes(60)
+        assert not of_streams(killed)
+
     async def test_one_that_fails_keeps_no_other_waiting(self, tmp_path: Path) -> None:
         store = FakeStore()
         async with tiered(tmp_path, store) as server:

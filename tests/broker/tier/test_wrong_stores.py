@@ -233,6 +233,26 @@ async def test_a_store_that_was_copied_has_other_etags(tmp_path: Path) -> None:
         assert manifest_of(store, "s").next_offset == _END
 
 
+async def test_a_manifest_older_than_its_copy_is_left_alone(tmp_path: Path) -> None:
+    """The store was set back: what it has lost is not written over while it may come back."""
+    store = FakeStore()
+    await _stored(tmp_path, store)
+    key = manifest_of(store, "s").stream.manifest
+    older = store.objects[key]
+    for first in (_END, 2 * _END, 3 * _END):
+        if first == 2 * _END:
+            newest, store.objects[key] = store.objects[key], older
+        async with tiered(tmp_path, store) as server:
+            peer = await server.peer()
+            await peer.declare("s", reference="p")
+            await publish(peer, first, 20)
+            await passes(60)
+        assert (store.objects[key] is older) == (first == 2 * _END)
+        if store.objects[key] is older:
+            store.objects[key] = newest
+    assert manifest_of(store, "s").next_offset > 3 * _END
+
+
 async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None:
     """Another store comes while the first segment is uploaded, and goes again."""
     store = ChangingStore()

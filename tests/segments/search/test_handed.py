@@ -25,18 +25,20 @@ from segments.search.handing import (
     Some,
     close,
 )
-from segments.search.page import FoundMessage, Limits, StreamIsGone
+from segments.search.page import FoundMessage, Limits, Missing, StreamIsGone
 from segments.search.request import SearchRequest
-from segments.segment import SEGMENT_SUFFIX
+from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
+from segments.store.cache import ColdError
 from tests.segments.derived.test_key_files import index_keys
 from tests.segments.search.model import IDENTITY, START_MS, index_all, pages
 from tests.segments.search.test_search import order
+from tests.support.cold import make_cold
 from tests.support.disk import FaultyDisk
+from tests.support.fake_store import FakeStore
 from tests.support.logs import append, truncate
 
 KEYED = SearchRequest(keys=("4711",), properties=("order_id",), limit=1_000)
 ALL = SearchRequest(limit=1_000)
-HAPPENING = ("", "append", "expire", "cut", "seal", "index")
 NEEDS = Needs(None, keys=False)
 
 
@@ -87,6 +89,49 @@ def outcome_of(log: Log, asked: SearchRequest, between: Any = lambda: None) -> O
 def found(outcome: Outcome) -> list[FoundMessage]:
     assert isinstance(outcome, Found), outcome
     return outcome.page.messages
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_segment_leaves_the_log_while_its_index_is_fetched(newest: bool, resumed: bool) -> None:
+    """It is not asked for again and again: what there is in its place is searched."""
+    log, asked, after = filled(40), replace(ALL, newest=newest), ""
+    if resumed:
+        before = outcome_of(log, replace(asked, limit=2))
+        assert isinstance(before, Found)
+        after = before.page.after
+    make_cold(log, FakeStore(), restored=True, seals=False, number=None if newest else 3)
+    handing, number = Handing(log), log.segments.shown[-1 if newest else 3].base_offset
+    steps, answer = conduct(job(log, asked, after), handing.answer, lambda: 0.0), None
+    num_fetched = 0
+    while num_fetched < 9:
+        try:
+            question = steps.send(answer)  # type: ignore[arg-type] # None at the beginning
+        except StopIteration as end:
+            offsets = sorted(one.offset for one in found(end.value))
+            break
+        answer = None
+        if question is not None:
+            num_fetched += 1
+            truncate(log, number)
+            answer = Fetched(True, (), handing.files(question.files))
+    assert offsets == list(range(number, 40 - 2 * (newest and resumed)))
+    assert num_fetched
+
+
+def test_what_is_in_the_place_of_a_segment_that_has_left_the_log_is_asked_for() -> None:
+    log = filled(40)
+    make_cold(log, FakeStore(), restored=True)
+    handing = Handing(log)
+    handed = HandedLog(job(log, ALL), handing.answer)
+    gone = handed.segments.holding(39)
+    assert gone.cold is not None
+    missing = Missing(ColdError(gone.cold, suffix=INDEX_SUFFIX))
+    question = handed.question(missing, has_progressed=False)
+    truncate(log, 40)
+    assert handed.take(question, Fetched(True, (), handing.files(question.files)))
+    assert handed.segments.holding(39).base_offset == 40
+    handed.close()
 
 
 @given(
