@@ -386,8 +386,10 @@ class Flushing:
         if flush.checkpoint is not None and not flush.fault:
             self._checkpoint, self._is_written = flush.checkpoint, True
             self.sure_offset = flush.checkpoint.next_offset
+            growing = flush.newest.segment.path(INDEX_SUFFIX)  # it may have been sealed meanwhile
             for path in flush.indexes:
-                self._indexes.pop(path, None)
+                if path != growing:
+                    self._indexes.pop(path, None)
         num_shown = flush.num_held if shows else 0
         shown, self.held = self.held[:num_shown], self.held[num_shown:]
         return shown

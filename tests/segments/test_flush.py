@@ -6,6 +6,7 @@ import pytest
 
 from segments import Log, LogPolicy
 from segments.errors import FLUSH, StorageError
+from segments.segment import INDEX_SUFFIX
 from segments.verify import verify
 from tests.support.disk import FaultyDisk, FaultyFile
 from tests.support.logs import append, read_bodies
@@ -97,6 +98,25 @@ def test_what_comes_while_a_flush_runs_is_shown_by_the_next_one() -> None:
     assert log.committed_offset == 1
     log.flush()
     assert log.committed_offset == 2
+
+
+def test_an_index_that_was_sealed_while_a_flush_ran_is_synced_by_the_next_one() -> None:
+    """The flush has synced what the index had before: the next checkpoint says more of it."""
+    log = Log.open("s", LogPolicy(max_segment_chunks=3), FaultyDisk())
+    append(log, [b"0"])
+    flush = log.begin_flush(with_checkpoint=True)
+    flush.run()
+    for number in range(1, 4):
+        append(log, [b"%d" % number])
+    (sealed, _) = log.segments.shown
+    log.end_flush(flush)
+    following = log.begin_flush(with_checkpoint=True)
+    assert following.checkpoint is not None
+    assert following.checkpoint.segment > sealed.base_offset
+    assert sealed.path(INDEX_SUFFIX) in following.indexes
+    following.run()
+    log.end_flush(following)
+    assert sealed.path(INDEX_SUFFIX) not in log.begin_flush(with_checkpoint=True).indexes
 
 
 @pytest.mark.parametrize("num_before", [0, 1, 2, 3])

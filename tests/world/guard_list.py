@@ -74,6 +74,15 @@ _DURABLE = [
         "        self.release()\n        running: dict[Segment, File] = {}",
     ),
     Guard(
+        "an index that was sealed while a flush ran is synced by the next one",
+        "log",
+        _FLUSH,
+        "                if path != growing:\n",
+        "                if path:\n",
+        by="tests/segments/test_flush.py::"
+        "test_an_index_that_was_sealed_while_a_flush_ran_is_synced_by_the_next_one",
+    ),
+    Guard(
         "the names of new segments are synced before a flush ends",
         "log",
         _FLUSH,
