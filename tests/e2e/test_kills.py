@@ -7,8 +7,8 @@ import pytest
 
 from streamd.broker.streams.flusher import FlushMode
 from tests.crash import node_kills, tier_kills
+from tests.crash.harms import Harm
 from tests.crash.kills import kill_many
-from tests.crash.node_kills import Harm
 
 
 @pytest.mark.slow
