@@ -27,10 +27,12 @@ from tests.crash.nodes import Cluster, ClusterNode
 
 STORED, LOCAL, NAMED, UNNAMED = "s", "l", "r", "u"  # the streams
 _MOST_SILENCE = 1.5  # seconds, after which a client tries another node
-_PAUSE = 0.2  # between two batches
+_PAUSE = 0.3  # between two batches
 _RETRY = 0.5  # until a client asks a node again that has refused
-_RSTREAM_PAUSE = 0.5
+_RSTREAM_PAUSE = 1.0
+_DECLARE_PAUSE, _MOST_DECLARED = 1, 10
 _STORES_EVERY = 20  # messages
+_ARGUMENTS = {**ARGUMENTS, "stream-max-segment-size-bytes": "50000"}
 _ANYWHERE, _READER = "p", "reader"
 
 
@@ -93,9 +95,9 @@ class Clients:
 
     async def create(self, client: Client) -> None:
         """Create the streams; those of rstream it creates itself."""
-        await client.create(STORED, arguments=ARGUMENTS)
+        await client.create(STORED, arguments=_ARGUMENTS)
         if LOCAL in self.told:
-            await client.create(LOCAL, arguments={**ARGUMENTS, "stream-confirm": "local"})
+            await client.create(LOCAL, arguments={**_ARGUMENTS, "stream-confirm": "local"})
 
     async def run(self) -> None:
         """Publish and read, for ever."""
@@ -236,12 +238,12 @@ class Clients:
             await client.create(name)
             self.declared.add(name)
             progress.made()
-            if self._chance.random() < 0.7:
+            if len(self.declared) > _MOST_DECLARED:
                 victim = self._chance.choice(sorted(self.declared))
                 self.declared.discard(victim)  # until it is answered, it may be either
                 await client.delete(victim)
                 self.deleted.add(victim)
-            await trio.sleep(1)
+            await trio.sleep(_DECLARE_PAUSE)
 
     # -- whether it is as it should be
 
@@ -295,24 +297,28 @@ class Clients:
             told.confirmed = {one.publisher: one.number for one in messages}
 
     async def _read(self, node: ClusterNode, stream: str) -> list[Found]:
-        """All messages of a stream, however long that takes."""
-        told = self.told[stream]
-        with trio.fail_after(PATIENCE) as waiting:
-            while True:
-                messages: list[Found] = []
-                with suppress(StreamNotAvailable):  # a busy machine reads its logs for long
-                    async with (
-                        connect(node.uri) as client,
-                        client.consumer(stream, offset="first", until_end=True) as reading,
-                    ):
-                        async for message in reading:
-                            one = history.found(message.offset, bytes(message.body))
-                            told.take(one)
-                            messages.append(one)
-                            waiting.deadline = trio.current_time() + PATIENCE
-                    self.num_compared += len(messages)
-                    return messages
-                await trio.sleep(1)
+        messages = await read_all(node.uri, stream)
+        for one in messages:
+            self.told[stream].take(one)
+        self.num_compared += len(messages)
+        return messages
+
+
+async def read_all(uri: str, stream: str) -> list[Found]:
+    """All messages of a stream, however long that takes."""
+    with trio.fail_after(PATIENCE) as waiting:
+        while True:
+            found: list[Found] = []
+            with suppress(StreamNotAvailable):  # a busy machine reads its logs for long
+                async with (
+                    connect(uri) as client,
+                    client.consumer(stream, offset="first", until_end=True) as messages,
+                ):
+                    async for message in messages:
+                        found.append(history.found(message.offset, bytes(message.body)))
+                        waiting.deadline = trio.current_time() + PATIENCE
+                return found
+            await trio.sleep(1)
 
 
 class _Progress:

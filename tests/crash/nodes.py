@@ -31,7 +31,7 @@ from tests.support.store_proxy import Request, Spoil, StoreProxy, well
 from tests.support.stores import StoreServer
 
 _DISK_BYTES = 256 << 20
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.4
 _LATEST = 3.0  # seconds that an answer is late
 
 
