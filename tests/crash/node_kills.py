@@ -39,7 +39,14 @@ class NodeRun:
     """
 
     def __init__(
-        self, folder: Path, seed: int, kind: str, takeover_seconds: int, *, has_local: bool
+        self,
+        folder: Path,
+        seed: int,
+        kind: str,
+        takeover_seconds: int,
+        *,
+        has_local: bool,
+        has_small_disks: bool,
     ) -> None:
         self.seconds: dict[Harm, list[float]] = {harm: [] for harm in Harm}
         self._seconds, self._chance = takeover_seconds, Random(seed)
@@ -47,7 +54,7 @@ class NodeRun:
         options += ["--confirm", "store", "--confirm-interval-ms", "200"]
         options += ["--takeover-seconds", str(takeover_seconds)]
         options += ["--takeover-local-seconds", str(_LOCAL_SECONDS)]
-        self._cluster = Cluster(folder, kind, *options, has_small_disks=True)
+        self._cluster = Cluster(folder, kind, *options, has_small_disks=has_small_disks)
         self.clients = Clients(self._cluster, self._chance, has_local=has_local)
         self._has_links = kind != "file"
 
@@ -114,7 +121,8 @@ def kill_many(
     compared, failures = 0, list[ExceptionGroup]()
     for number, rounds in enumerate(_sizes(kills)):
         parts = folder / str(number), seed + number, kind, takeover_seconds
-        run = NodeRun(*parts, has_local=number % 2 == 1)
+        has = {"has_local": number % 2 == 1, "has_small_disks": Harm.FULL in harms}
+        run = NodeRun(*parts, **has)
         try:
             trio.run(run.run, rounds, harms, tell)
         except* (AssertionError, trio.TooSlowError, StreamError) as error:
