@@ -10,8 +10,6 @@
 All publish a few messages a second, and have in them who they are and a number.
 """
 
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
@@ -24,6 +22,7 @@ from tests.crash import history
 from tests.crash.history import Found, History
 from tests.crash.ledger import ARGUMENTS, PATIENCE
 from tests.crash.nodes import Cluster, ClusterNode
+from tests.crash.rstream import Rstream
 
 STORED, LOCAL, NAMED, UNNAMED = "s", "l", "r", "u"  # the streams
 _MOST_SILENCE = 1.5  # seconds, after which a client tries another node
@@ -34,37 +33,6 @@ _DECLARE_PAUSE, _MOST_DECLARED = 1, 10
 _STORES_EVERY = 20  # messages
 _ARGUMENTS = {**ARGUMENTS, "stream-max-segment-size-bytes": "50000"}
 _ANYWHERE, _READER = "p", "reader"
-
-
-class Rstream:
-    """RabbitMQ's client publishes numbers to a stream of its own until it is killed."""
-
-    def __init__(self, told: History, stream: str, publisher: str) -> None:
-        self._told, self._stream, self._publisher = told, stream, publisher
-        self._next = 0
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self, port: int) -> None:
-        """Begin behind what was confirmed; with a name, what was sent before is sent again."""
-        words = [str(port), self._stream, str(self._next), self._publisher, str(_RSTREAM_PAUSE)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.rstream_publisher", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def kill(self) -> None:
-        """End it; what it was told counts."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        lines = process.communicate()[0].splitlines(keepends=True)
-        told = [line.split() for line in lines if line.endswith("\n")]  # the last may be cut
-        confirmed = {int(number) for word, number in told if word == "confirmed"}
-        self._told.single |= confirmed
-        self._next = max([self._next, *(number + 1 for number in confirmed)])
 
 
 class Clients:
@@ -89,8 +57,8 @@ class Clients:
         self._last_confirm = 0.0
         self._num_declared = 0
         self._rstream = [
-            Rstream(self.told[NAMED], NAMED, "app"),
-            Rstream(self.told[UNNAMED], UNNAMED, ""),
+            Rstream(self.told[NAMED], NAMED, "app", _RSTREAM_PAUSE),
+            Rstream(self.told[UNNAMED], UNNAMED, "", _RSTREAM_PAUSE),
         ]
 
     async def create(self, client: Client) -> None:
