@@ -17,7 +17,6 @@ from random import Random
 import trio
 
 from clients import Client, NoOffset, StreamError, StreamNotAvailable, connect
-from segments.store.object_store import TierError
 from tests.crash import history
 from tests.crash.history import Found, History
 from tests.crash.ledger import ARGUMENTS, PATIENCE
@@ -122,10 +121,9 @@ class Clients:
         Those that it has are its own, and nobody was told that they are stored.
         """
         while True:
-            with suppress(TierError):
-                node = await self._cluster.leader()
-                if node.is_running:
-                    await self._while_it_goes(node, work)
+            node = await self._cluster.leader()
+            if node.is_running:
+                await self._while_it_goes(node, work)
             await trio.sleep(_PAUSE)
 
     async def _while_it_goes(self, node: ClusterNode, work: "_Work") -> None:

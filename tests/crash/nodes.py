@@ -22,7 +22,7 @@ import trio
 from segments.store import stores
 from segments.store.heartbeat import NodeRole
 from segments.store.lookup import counts_since, find_stream
-from segments.store.object_store import MissingError, ObjectStore
+from segments.store.object_store import MissingError, ObjectStore, TierError
 from streamd.broker.nodes.report import read_cluster
 from streamd.operations.cluster import ClusterFacts
 from tests.crash.ledger import PATIENCE
@@ -247,8 +247,15 @@ class Cluster:
         return roles == expected | {facts.leader: NodeRole.LEADER}
 
     async def facts(self) -> ClusterFacts:
-        """What the store says."""
-        return await trio.to_thread.run_sync(self._facts)
+        """What the store says; one that has ended by itself, as gofakes3 may, is started again."""
+        with trio.fail_after(PATIENCE):
+            while True:
+                try:
+                    return await trio.to_thread.run_sync(self._facts)
+                except TierError:
+                    if self.server.has_ended:
+                        await trio.to_thread.run_sync(self.server.start)
+                await trio.sleep(_LOOK_SECONDS)
 
     def _facts(self) -> ClusterFacts:
         return read_cluster(self.store, round(time.time() * 1_000))
