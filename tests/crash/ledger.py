@@ -5,8 +5,6 @@ of its own. Whatever happens to servers: each number that was confirmed is there
 and what was read stays where it was.
 """
 
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -16,6 +14,8 @@ import trio
 
 from clients import Client, StreamError, StreamNotAvailable, connect
 from segments.gaps import num_lost
+from tests.crash.history import History
+from tests.crash.rstream import Rstream
 
 ARGUMENTS = {
     "stream-max-segment-size-bytes": "10000",
@@ -24,38 +24,6 @@ ARGUMENTS = {
     "stream-filter-property": "kind",
 }
 PATIENCE = 120  # seconds without anything; how long all takes, depends on the machine
-
-
-class RstreamPublisher:
-    """RabbitMQ's client publishes numbers to a stream of its own, with a name, until it is killed.
-
-    Attributes:
-        num_confirmed: messages that were confirmed to it, from the first one on.
-    """
-
-    def __init__(self) -> None:
-        self.num_confirmed = 0
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self, port: int) -> None:
-        """Begin behind what was confirmed; what was sent before is sent again."""
-        arguments = [str(port), "r", str(self.num_confirmed)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.rstream_publisher", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def kill(self) -> None:
-        """End it; what it was told counts."""
-        process, self._process = self._process, None
-        assert process is not None, "it was started"
-        process.kill()
-        lines = process.communicate()[0].splitlines(keepends=True)
-        told = [line.split() for line in lines if line.endswith("\n")]  # the last may be cut
-        confirmed = (int(number) + 1 for word, number in told if word == "confirmed")
-        self.num_confirmed = max([self.num_confirmed, *confirmed])
 
 
 class Ledger:
@@ -77,7 +45,8 @@ class Ledger:
         self.last_confirm = 0.0
         self.num_compared = 0
         self.gone: set[int] = set()
-        self.rstream = RstreamPublisher()
+        self._rstream_told = History()
+        self.rstream = Rstream(self._rstream_told, "r", "app", pause=0)
         self.chance = Random(seed)
 
     async def use(self, uri: str, work: Callable[[Client], Awaitable[None]]) -> None:
@@ -118,11 +87,11 @@ class Ledger:
     async def check(self, uri: str) -> None:
         """All that was confirmed is there, once, in order; what was read is where it was."""
         offsets, numbers = await self.read(uri)
-        if self.rstream.num_confirmed:
+        if told := self._rstream_told.single:
             sent = [number for _, number in await self._messages(uri, "r")]
             self.num_compared += len(sent)
             assert sent == list(range(len(sent))), "rstream's are missing, or doubled"
-            assert len(sent) >= self.rstream.num_confirmed, "what rstream was told is lost"
+            assert len(sent) > max(told), "what rstream was told is lost"
         assert numbers == list(range(1, len(numbers) + 1)), "numbers are missing, or doubled"
         assert len(numbers) >= self.confirmed, f"{self.confirmed} was confirmed, and is lost"
         lost = [at for at, after in pairwise(offsets) if num_lost(at + 1, after)]

@@ -1,206 +1,110 @@
-"""A cluster of three whose nodes are killed, paused, wiped, stopped; every message is compared.
+"""A cluster of three whose nodes are harmed in many ways; every message is compared.
 
     python -m tests.crash.node_kills --kills 20 --seed 3 --store gofakes3
 
-All streams are confirmed by the store. While one of the nodes is harmed, a publisher and a
-consumer look for whoever serves them, and rstream publishes with a name, too. Nothing that was
-confirmed may be lost, or be there twice, and what was read stays where it was, on each of the
-nodes; a leader that was paused and has been taken over confirms nothing that is not there. Who
-publishes, and how it is compared, says ledger.py; how long takeovers take is told at the end.
+While nodes are killed, paused, wiped and stopped, cut off from the store or left without room,
+clients go on (node_clients.py). Afterwards all nodes have to be there again, one of them as the
+leader, and what clients were told has to be true: the checks are in history.py. Half of the
+clusters have a stream, too, that is confirmed by one machine alone. How long nothing was confirmed
+is told at the end.
 """
 
 import argparse
 import logging
-import os
-import shutil
-import signal
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
-from enum import StrEnum
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import trio
 
-from clients import Client, StreamError, connect
-from tests.crash.ledger import ARGUMENTS, PATIENCE, Ledger
-from tests.support.process import ServerProcess
-from tests.support.stores import KINDS, StoreServer
+from clients import StreamError, connect
+from tests.crash.harms import HARMS, KEEP_ALL, NEED_A_LINK, Harm, Scene
+from tests.crash.node_clients import LOCAL, Clients
+from tests.crash.nodes import Cluster
+from tests.support.stores import KINDS
 
-_NODES = ("a", "b", "c")
-_MOST_SILENCE = 1.5  # seconds, after which a client tries another node
-
-
-class Harm(StrEnum):
-    """What happens to a node."""
-
-    KILL = "kill -9"
-    PAUSE = "paused"
-    WIPE = "wiped"
-    STOP = "SIGTERM"
-    STANDBY = "kill -9 of a standby"
+_ROUNDS = 25  # of a cluster: all is read after each, so it stays little
+_LOCAL_SECONDS = 2
 
 
 class NodeRun:
-    """A cluster.
+    """Rounds of harm to one cluster.
 
     Attributes:
-        ledger: what was published, and read.
-        seconds: from the last confirm of a leader to the first one of the next, by what happened.
+        clients: what they were told.
+        seconds: the longest time without a confirm, of each round, by what happened.
     """
 
-    def __init__(self, folder: Path, seed: int, kind: str, takeover_seconds: int) -> None:
-        self.ledger = Ledger(seed)
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        kind: str,
+        takeover_seconds: int,
+        *,
+        has_local: bool,
+        has_small_disks: bool,
+    ) -> None:
         self.seconds: dict[Harm, list[float]] = {harm: [] for harm in Harm}
-        self._takeover_seconds = takeover_seconds
-        self._store = StoreServer(kind, folder / "store").start()
-        url = self._store.url("tier")
-        options = ["--tier", url, "--tier-roll-seconds", "1", "--confirm", "store"]
-        options += ["--confirm-interval-ms", "50", "--takeover-seconds", str(takeover_seconds)]
-        options += ["--tier-delete-delay-seconds", "0"]
-        beside = {"c": ("--metrics-port", "0")}  # its engine is a process of its own
-        self._nodes = [
-            ServerProcess(folder / name, "--node", name, *options, *beside.get(name, ()))
-            for name in _NODES
-        ]
-        self._leader = self._nodes[0]
+        self._seconds, self._chance = takeover_seconds, Random(seed)
+        options = ["--tier-roll-seconds", "3", "--tier-delete-delay-seconds", "0"]
+        options += ["--confirm", "store", "--confirm-interval-ms", "200"]
+        options += ["--takeover-seconds", str(takeover_seconds)]
+        options += ["--takeover-local-seconds", str(_LOCAL_SECONDS)]
+        self._cluster = Cluster(folder, kind, *options, has_small_disks=has_small_disks)
+        self.clients = Clients(self._cluster, self._chance, has_local=has_local)
+        self._has_links = kind != "file"
 
-    async def run(self, kills: int, harms: tuple[Harm, ...] = tuple(Harm)) -> None:
-        """Harm a node so many times; raises AssertionError when something is not as it should."""
-        before = dict(os.environ)
-        os.environ |= self._store.environment
+    async def run(self, kills: int, harms: tuple[Harm, ...], tell: Callable[[str], None]) -> None:
+        """Harm something so many times; raises AssertionError when all is not as it should be."""
+        harms = tuple(harm for harm in harms if self._has_links or harm not in NEED_A_LINK)
+        cluster = self._cluster
         try:
-            for node in self._nodes:
-                await trio.to_thread.run_sync(node.start)
-            assert [node.role for node in self._nodes] == ["leader", "standby", "standby"]
-            async with connect(self._leader.uri) as client:
-                await client.create("s", arguments=ARGUMENTS)
-            for number in range(kills):
-                await self._round(harms[number % len(harms)])
+            await cluster.start()
+            async with connect(cluster.nodes[0].uri) as client:
+                await self.clients.create(client)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.clients.run)
+                await self.clients.confirmed()
+                deck: list[Harm] = []
+                for number in range(kills):
+                    if not deck:
+                        deck = list(harms)
+                        self._chance.shuffle(deck)
+                    harm = deck.pop()
+                    tell(f"{number + 1}: {harm}")
+                    await self._round(harm)
+                    tell(f"{number + 1}: {harm}: {self.seconds[harm][-1]:.1f} s without a confirm")
+                nursery.cancel_scope.cancel()
         finally:
-            for node in self._nodes:
-                if node.is_running:
-                    _signal_all(node, signal.SIGCONT)
-                node.end()
-            self._store.kill()
-            os.environ.clear()
-            os.environ |= before
+            self.clients.end_round()
+            cluster.close()
+        for node in cluster.nodes:
+            assert "Traceback" not in node.log.read_text(), f"{node.log}"
 
     async def _round(self, harm: Harm) -> None:
-        async with trio.open_nursery() as nursery:
-            ledger = self.ledger
-            nursery.start_soon(self._anywhere, ledger.publish, lambda: ledger.last_confirm)
-            nursery.start_soon(self._anywhere, ledger.follow, lambda: len(ledger.seen))
-            await self._confirmed_after(0.0)
-            self.ledger.rstream.start(self._leader.port)
-            await trio.sleep(self.ledger.chance.uniform(0.5, 2))
-            victim = await self._harm(harm)
-            self.ledger.rstream.kill()
-            await trio.sleep(1)  # a leader that was paused finds out that it is none
-            nursery.cancel_scope.cancel()
-        if not victim.is_running:
-            await trio.to_thread.run_sync(victim.start)
-        for node in self._nodes:
-            await self._check(node)
-
-    async def _check(self, node: ServerProcess) -> None:
-        """Compare what a node has; one that only reads has it a moment later."""
-        give_up_at = trio.current_time() + PATIENCE
-        while True:
-            before = self.ledger.num_compared
-            try:
-                await self.ledger.check(node.uri)
-            except* (AssertionError, StreamError, OSError) as error:
-                is_late = node is not self._leader and trio.current_time() < give_up_at
-                if not is_late:
-                    raise error from None
-                self.ledger.num_compared = before
-            else:
-                return
-            await trio.sleep(0.5)
-
-    # -- clients
-
-    async def _anywhere(
-        self, work: Callable[[Client], Awaitable[None]], progress: Callable[[], float]
-    ) -> None:
-        """Do it wherever it is done, one node after the other; `progress` says whether it is."""
-        while True:
-            for node in self._nodes:
-                if node.is_running:
-                    await self._at(node, work, progress)
-            await trio.sleep(0.05)
-
-    async def _at(
-        self,
-        node: ServerProcess,
-        work: Callable[[Client], Awaitable[None]],
-        progress: Callable[[], float],
-    ) -> None:
-        """Do it while something comes of it: a node that stands still closes no connection."""
-        async with trio.open_nursery() as nursery:
-
-            async def use() -> None:
-                await self.ledger.use(node.uri, work)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(use)
-            known, until = progress(), trio.current_time() + _MOST_SILENCE
-            while trio.current_time() < until:
-                await trio.sleep(0.02)
-                if progress() != known:
-                    known, until = progress(), trio.current_time() + _MOST_SILENCE
-                    if work == self.ledger.publish:
-                        self._leader = node
-            nursery.cancel_scope.cancel()
-
-    async def _confirmed_after(self, moment: float) -> float:
-        """Wait until something was confirmed after a moment; when it was."""
-        with trio.fail_after(PATIENCE):
-            while self.ledger.last_confirm <= moment:
-                await trio.sleep(0.01)
-        return self.ledger.last_confirm
-
-    # -- harm
-
-    async def _harm(self, harm: Harm) -> ServerProcess:
-        """Harm a node, and wait until somebody confirms."""
-        victim = self._leader
-        if harm is Harm.STANDBY:
-            victim = next(node for node in self._nodes if node is not self._leader)
-        last = self.ledger.last_confirm
-        match harm:
-            case Harm.PAUSE:
-                seconds = self.ledger.chance.uniform(1, 3 * self._takeover_seconds)
-                _signal_all(victim, signal.SIGSTOP)
-                last = self.ledger.last_confirm
-                await trio.sleep(seconds)
-                _signal_all(victim, signal.SIGCONT)
-            case Harm.STOP:
-                await trio.to_thread.run_sync(victim.stop)
-                last = self.ledger.last_confirm
-            case _:
-                victim.kill()
-                last = self.ledger.last_confirm
-                if harm is Harm.WIPE:
-                    shutil.rmtree(victim.data)
-        first = await self._confirmed_after(last)
-        self.seconds[harm].append(first - last)
-        return victim
-
-
-def _signal_all(node: ServerProcess, number: signal.Signals) -> None:
-    """Signal a node's processes, its parent first."""
-    for pid in _family(node.pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield from _family(int(child))
+        clients, cluster = self.clients, self._cluster
+        before = await cluster.facts()
+        leader = await cluster.leader()
+        clients.begin_round(leader.port)
+        await trio.sleep(self._chance.uniform(1, 2.5))
+        uploaded = await trio.to_thread.run_sync(cluster.uploaded, LOCAL)
+        standbys = [node for node in cluster.nodes if node is not leader]
+        self._chance.shuffle(standbys)
+        await HARMS[harm](Scene(cluster, leader, standbys, self._chance, self._seconds))
+        await cluster.mend()
+        await clients.confirmed()
+        self.seconds[harm].append(clients.longest)
+        await trio.sleep(1)
+        clients.end_round()
+        leader = await cluster.leader()
+        await clients.check(leader)
+        if LOCAL in clients.told:
+            is_led_on = (await cluster.facts()).epoch == before.epoch
+            await clients.check_local(leader, uploaded, is_kept=is_led_on or harm in KEEP_ALL)
 
 
 def kill_many(
@@ -210,32 +114,61 @@ def kill_many(
     kind: str = "file",
     takeover_seconds: int = 2,
     harms: tuple[Harm, ...] = tuple(Harm),
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> str:
-    """Harm nodes so many times; fails when something is not as it should be. Returns a summary."""
-    run = NodeRun(folder, seed, kind, takeover_seconds)
-    trio.run(run.run, kills, harms)
-    lines = [f"{kills} times a node was harmed; {run.ledger.num_compared:,} messages compared"]
-    for harm, found in run.seconds.items():
+    """Harm something so many times; fails when all is not as it should be. Returns a summary."""
+    seconds: dict[Harm, list[float]] = {harm: [] for harm in Harm}
+    compared, failures = 0, list[ExceptionGroup]()
+    for number, rounds in enumerate(_sizes(kills)):
+        parts = folder / str(number), seed + number, kind, takeover_seconds
+        has = {"has_local": number % 2 == 1, "has_small_disks": Harm.FULL in harms}
+        run = NodeRun(*parts, **has)
+        try:
+            trio.run(run.run, rounds, harms, tell)
+        except* (AssertionError, trio.TooSlowError, StreamError) as error:
+            failures.append(error)
+            tell("".join(traceback.format_exception(error)))
+        compared += run.clients.num_compared
+        for harm, found in run.seconds.items():
+            seconds[harm] += found
+    lines = [f"{kills} times a node was harmed; {compared:,} messages compared"]
+    for harm, found in seconds.items():
         if found:
             found.sort()
             half, most = found[len(found) // 2], found[min(len(found) - 1, len(found) * 99 // 100)]
-            lines.append(f"{harm}: no confirm for {half:.1f} s (p50), {most:.1f} s (p99)")
-    return "\n".join(lines)
+            lines.append(
+                f"{harm}, {len(found)}: no confirm for {half:.1f} s (p50), {most:.1f} s (p99)"
+            )
+    summary = "\n".join(lines)
+    if failures:
+        raise ExceptionGroup(f"clusters that were not as they should be: {summary}", failures)
+    return summary
+
+
+def _sizes(kills: int) -> Iterator[int]:
+    """How many rounds each cluster has."""
+    for done in range(0, kills, _ROUNDS):
+        yield min(_ROUNDS, kills - done)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="kill -9, SIGSTOP and more of three nodes.")
+    parser = argparse.ArgumentParser(description="Harm to three nodes: kill -9, SIGSTOP and more.")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--store", choices=KINDS, default="file")
     parser.add_argument("--takeover-seconds", type=int, default=10)
     parser.add_argument("--harm", choices=[harm.name for harm in Harm], nargs="*")
+    parser.add_argument("--keep", type=Path, help="leave data and logs in this folder")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)  # errors of clients whose server is gone
     harms = tuple(Harm[name] for name in given.harm or Harm.__members__)
+    arguments = given.kills, given.seed, given.store, given.takeover_seconds, harms
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
-        arguments = given.seed, given.store, given.takeover_seconds, harms
-        print(kill_many(Path(folder), given.kills, *arguments))
+        print(kill_many(given.keep or Path(folder), *arguments, tell))
 
 
 if __name__ == "__main__":

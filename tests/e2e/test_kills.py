@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import node_kills, tier_kills
-from tests.crash.node_kills import Harm
+from tests.crash.harms import Harm
 
 
 @pytest.mark.slow

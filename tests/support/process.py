@@ -74,6 +74,11 @@ class ServerProcess:
         return self._process is not None
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

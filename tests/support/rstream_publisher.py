@@ -1,19 +1,21 @@
 """A program of its own: publishes numbers with rstream until it is killed, and says what it sent.
 
-    python -m tests.support.rstream_publisher PORT STREAM FIRST
+    python -m tests.support.rstream_publisher PORT STREAM FIRST [PUBLISHER] [PAUSE]
 
 Prints a line for each batch sent ("sent N": all numbers below N) and each confirm ("confirmed N").
+Without a PUBLISHER it has the name app, and with an empty one none. It pauses for so many seconds
+after each batch.
 """
 
+import argparse
 import asyncio
-import sys
 
 from rstream import AMQPMessage, ConfirmationStatus, Producer
 
 _BATCH = 100
 
 
-async def main(port: int, stream: str, first: int) -> None:
+async def main(port: int, stream: str, first: int, publisher: str, pause: float) -> None:
     producer = Producer("localhost", port, username="guest", password="guest")
     await producer.start()
     await producer.create_stream(stream, exists_ok=True)
@@ -31,9 +33,16 @@ async def main(port: int, stream: str, first: int) -> None:
         first += _BATCH
         print("sent", first, flush=True)
         await producer.send_batch(
-            stream, batch, publisher_name="app", on_publish_confirm=on_confirm
+            stream, batch, publisher_name=publisher or None, on_publish_confirm=on_confirm
         )
-        await asyncio.sleep(0)
+        await asyncio.sleep(pause)
 
 
-asyncio.run(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+parser = argparse.ArgumentParser()
+parser.add_argument("port", type=int)
+parser.add_argument("stream")
+parser.add_argument("first", type=int)
+parser.add_argument("publisher", nargs="?", default="app")
+parser.add_argument("pause", nargs="?", type=float, default=0.0)
+given = parser.parse_args()
+asyncio.run(main(given.port, given.stream, given.first, given.publisher, given.pause))

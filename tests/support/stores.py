@@ -132,6 +132,11 @@ class StoreServer:
         """Of its process; 0 of a folder."""
         return 0 if self._process is None else self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def start(self) -> Self:
         """Start it; after `kill` at the same port."""
         self._folder.mkdir(parents=True, exist_ok=True)
