@@ -15,6 +15,7 @@ from segments.store.object_store import (
     UnsupportedError,
 )
 from streamd.broker.tier.requests import ask
+from streamd.net import threads
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +50,21 @@ async def retry_store(
 
 
 async def each(
-    work: Callable[[Item], Result], items: Iterable[Item], *, seconds: float = 60.0
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    seconds: float = 60.0,
+    asks: bool = True,
 ) -> list[Result | SegmentsError]:
     """The same for many, several at once: what came out, in their order.
 
     What this program raises on purpose is a result; anything else ends all of it.
+
+    Args:
+        work: what is done with each of them, in a thread.
+        items: the many.
+        seconds: see `retry_store`.
+        asks: the store is asked; else it is done once, and on the disk alone.
     """
     wanted = list(items)
     found: dict[int, Result | SegmentsError] = {}
@@ -62,7 +73,10 @@ async def each(
     async def go_on() -> None:
         for number in numbers:
             try:
-                found[number] = await retry_store(work, wanted[number], seconds=seconds)
+                if asks:
+                    found[number] = await retry_store(work, wanted[number], seconds=seconds)
+                else:
+                    found[number] = await threads.in_thread(work, wanted[number])
             except SegmentsError as error:
                 found[number] = error
 

@@ -29,7 +29,7 @@ why: see `local_copy.unrestored`. A store that is away, or a full disk, ends the
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +80,7 @@ from streamd.operations.arguments import (
     plain_arguments,
     policy_of,
 )
-from streamd.operations.names import as_sent, stream_folder
+from streamd.operations.names import Name, as_sent, stream_folder
 
 logger = logging.getLogger(__name__)
 
@@ -326,8 +326,8 @@ class _Restore:
         streams = await self._restore_all(folders)
         tails = Tails(lambda _: None)
         await tails.read(self._store, held.cluster.wals, self._me)
-        streams = await threads.in_thread(self._with_tails, streams, tails)
-        await threads.in_thread(self._write_catalog, log, streams)
+        streams = await self._with_tails(streams, tails)
+        await self._write_catalog(log, streams)
         await retry_store(self._finish)
         await threads.in_thread(self._end)
         manifests = [one.manifest for one in streams if one.manifest is not None]
@@ -410,26 +410,43 @@ class _Restore:
         write_unrestored(disk, folder, reason)
         return Stored(StreamRow(as_sent(names[0]), as_sent(names[1]), {}), None)
 
-    def _with_tails(self, streams: list[Stored], tails: Tails) -> list[Stored]:
+    async def _with_tails(self, streams: list[Stored], tails: Tails) -> list[Stored]:
         """These streams, and those of which only write-ahead logs have something."""
         found = {(one.row.virtual_host, one.row.name): one for one in streams}
+        of_names: dict[tuple[Name, Name], list[StoredTail]] = {}
         for key, tail in sorted(tails.streams.items()):  # of a name, that created last is the last
             name = (as_sent(key.virtual_host), as_sent(key.stream))
-            known = found.get(name)
-            if tail.is_deleted or (known is not None and known.manifest is None):
-                continue  # or it cannot be used
-            manifest = None if known is None else known.manifest
-            creation = "" if manifest is None else manifest.stream.creation
-            if key.creation > creation:
-                found[name] = self._begin_in_log(tail)
-            elif manifest is not None and key.creation == creation:
-                found[name] = _with_settings(manifest, tail)
-            if key.creation >= creation:
-                folder, disk = stream_folder(self._data, *key[:2]), OsDisk()
-                put_mark(disk, folder, WAL, key.creation)
-                if {**tail.arguments, **tail.settings}.get(CONFIRM) != STORE:
-                    disk.sync_folder(folder)  # else opening it needs the log anyhow
+            of_names.setdefault(name, []).append(tail)
+
+        def put(name: tuple[Name, Name]) -> Stored | None:
+            one = found.get(name)
+            for tail in of_names[name]:
+                one = self._with_tail(one, tail)
+            return one
+
+        for name, outcome in zip(of_names, await each(put, of_names, asks=False), strict=True):
+            if isinstance(outcome, SegmentsError):
+                raise outcome
+            if outcome is not None:
+                found[name] = outcome
         return list(found.values())
+
+    def _with_tail(self, known: Stored | None, tail: StoredTail) -> Stored | None:
+        """What there is of a stream, with what write-ahead logs have of one of its lives."""
+        if tail.is_deleted or (known is not None and known.manifest is None):
+            return known  # or it cannot be used
+        manifest, key = None if known is None else known.manifest, tail.key
+        creation = "" if manifest is None else manifest.stream.creation
+        if key.creation > creation:
+            known = self._begin_in_log(tail)
+        elif manifest is not None and key.creation == creation:
+            known = _with_settings(manifest, tail)
+        if key.creation >= creation:
+            folder, disk = stream_folder(self._data, *key[:2]), OsDisk()
+            put_mark(disk, folder, WAL, key.creation)
+            if {**tail.arguments, **tail.settings}.get(CONFIRM) != STORE:
+                disk.sync_folder(folder)  # else opening it needs the log anyhow
+        return known
 
     def _begin_in_log(self, tail: StoredTail) -> Stored:
         """Of this stream only a write-ahead log has something."""
@@ -449,10 +466,21 @@ class _Restore:
 
     # -- the catalog
 
-    def _write_catalog(self, log: Found, streams: list[Stored]) -> None:
+    async def _write_catalog(self, log: Found, streams: list[Stored]) -> None:
+        unstored = await threads.in_thread(self._make_catalog, log, streams)
+        for outcome in await each(self._begin_unstored, unstored, asks=False):
+            if outcome is not None:
+                raise outcome
+        await threads.in_thread(put_streams, self._data, streams, unstored)
+
+    def _make_catalog(self, log: Found, streams: list[Stored]) -> list[StreamRow]:
+        """Make the catalog that the log has; the streams in it that the store does not have."""
         make_catalog(self._data, log)
         Unlogged(self._data).begin(self._me.start)  # what manifests know better is logged
-        put_streams(self._data, streams, self._begin_unstored)
+        names = {(one.row.virtual_host, one.row.name) for one in streams}
+        with usable_catalog(self._data) as catalog:
+            rows = list(catalog.streams())
+        return [row for row in rows if (row.virtual_host, row.name) not in names]
 
     def _begin_unstored(self, row: StreamRow) -> None:
         folder = stream_folder(self._data, row.virtual_host, row.name)
@@ -493,7 +521,7 @@ def _with_settings(manifest: Manifest, tail: StoredTail) -> Stored:
 def put_streams(
     data: str,
     stored: Iterable[Stored],
-    begin: Callable[[StreamRow], None] | None = None,
+    begun: Iterable[StreamRow] = (),
 ) -> None:
     """Have streams in the catalog of a data folder that a store has; blocks.
 
@@ -501,7 +529,7 @@ def put_streams(
         data: the folder.
         stored: streams that the store has: these have files. See `row_with` for those that the
             catalog knows, too.
-        begin: makes files for a stream that only the catalog knows; without it, it has none.
+        begun: streams that only the catalog knows, and that have files, too.
 
     Raises:
         CatalogError: it is of a later version, or no catalog.
@@ -515,11 +543,7 @@ def put_streams(
             there = known.get((row.virtual_host, row.name))
             wanted.append(row_with(manifest, there) if manifest is not None else there or row)
 
-        names = {(row.virtual_host, row.name) for row in wanted}
-        if begin is not None:
-            for name in sorted(known.keys() - names):
-                begin(known[name])
-            names |= known.keys()
+        names = {(row.virtual_host, row.name) for row in (*wanted, *begun)}
 
         def put(transaction: Transaction) -> None:
             for host in {row.virtual_host for row in wanted} - hosts:
