@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # One more than the cores that the suite is made for: tests of real servers wait a lot.
 JOBS := 3
 
-.PHONY: help help-all demo demo-tier demo-nodes test test-fast search fuzz world kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
+.PHONY: help help-all demo demo-tier demo-nodes test proofs test-fast search fuzz world kills interop browser cluster samples stores check format reference docs screenshots dist bench compare clean
 
 
 $(BIN)/python:
@@ -39,8 +39,11 @@ demo-tier: $(VENV)/.demo $(VENV)/.tier ## a stream ten times larger than its dis
 demo-nodes: $(VENV)/.demo ## three servers that are one, and the leader killed while somebody publishes; 40 seconds
 	$(BIN)/python -m benchmarks.tier.demo_nodes
 
-test: $(VENV)/.test ## the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS)
+test: $(VENV)/.test ## the test suite
+	$(BIN)/python -m pytest -n $(JOBS) --proofs none
+
+proofs: $(VENV)/.test #+ the tests that try something at every step of something else: kills, power failures, lost answers, rights that go
+	$(BIN)/python -m pytest -n $(JOBS) --proofs only
 
 # New random examples instead of the fixed ones, until one fails: make search TIMES=20
 TIMES := 5

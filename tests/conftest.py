@@ -47,6 +47,28 @@ VIRTUAL_TIME = {
     "test_service_manager.py",
 }
 
+# Those that try something at every step of something else, and whole worlds: `make proofs` runs
+# them, `make test` the others.
+PROOFS = (
+    "auth/test_taken_away.py",
+    "broker/catalog/test_changes.py",
+    "broker/nodes",
+    "broker/tier/test_catalog_and_log.py",
+    "broker/tier/test_catalog_log.py",
+    "broker/tier/test_crashes.py",
+    "broker/tier/test_fight.py",
+    "broker/tier/test_line.py",
+    "broker/tier/test_restore.py",
+    "broker/tier/test_wal.py",
+    "broker/tier/test_wal_model.py",
+    "broker/tier/test_wal_readers.py",
+    "cli/test_endings.py",
+    "clients/test_cancellation.py",
+    "e2e/test_kills.py",
+    "e2e/test_nodes_faults.py",
+    "world",
+)
+
 # No test here may fail because the machine is slow.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", slow, derandomize=True, max_examples=50)
@@ -100,8 +122,23 @@ def run_at_virtual_time(main: Any, *, clock: Any = None, instruments: Any = ()) 
     return trio.run(main, clock=clock, instruments=instruments)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--proofs", choices=("only", "none"), help="these alone, or all others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    wanted = config.getoption("--proofs")
+    if wanted is not None:
+        proofs = tuple(here / one for one in PROOFS)
+        others = [
+            item
+            for item in items
+            if any(item.path.is_relative_to(one) for one in proofs) != (wanted == "only")
+        ]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
         if is_async and not VIRTUAL_TIME.isdisjoint(item.path.relative_to(here).parts):
