@@ -675,7 +675,7 @@ async def test_overview_and_health(server: Harness, http: Http, peer: Peer) -> N
     overview = await http.get("overview")
     assert overview["product_name"] == "RabbitMQ"
     listeners = [{key: row[key] for key in ("protocol", "port")} for row in overview["listeners"]]
-    assert listeners == [{"protocol": "stream", "port": 5552}]
+    assert listeners == [{"protocol": "stream", "port": 5552}, {"protocol": "amqp", "port": 5672}]
     assert await http.get("health/checks/port-listener/5552") == {"status": "ok", "port": 5552}
     assert await http.code("GET", "health/checks/port-listener/1") == 503
     assert await http.code("GET", "health/checks/port-listener/x") == 503

@@ -276,7 +276,10 @@ class Tier:
         """The store answers, and no old server is left; what it has confirmed survives the last."""
         self._calm()
         self.store.land(1)
-        if self._confirms_in_store and "wipe" in self.harms():
+        is_safe = self._confirms_in_store  # or the last messages may be lost, rightly
+        if self._how_confirmed == "switched":
+            is_safe = self._world.witness.in_store_since is not None
+        if is_safe and "wipe" in self.harms():
             await self._wipe()
         await self._wait_for_old()
         self._world.boxes[_OLD].end()

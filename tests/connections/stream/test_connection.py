@@ -13,7 +13,7 @@ from streamd.config import OUTBOX_BYTES
 from streamd.wire.stream import ResponseCode, State, codec, commands as c
 from streamd.wire.stream.publish import Outgoing, encode_entries
 from tests.connections.stream.test_publishing import bodies
-from tests.support.server import NEXT, OK, Harness, Peer, frame, harness
+from tests.support.server import LONGEST_WAIT, NEXT, OK, Harness, Peer, frame, harness
 from tests.wire.stream.strategies import COMMANDS
 
 UNKNOWN, TOO_LARGE = ResponseCode.UNKNOWN_FRAME, ResponseCode.FRAME_TOO_LARGE
@@ -189,7 +189,7 @@ class TestHeartbeats:
         assert peer.unasked == []
 
     async def test_zero_means_none(self, peer: Peer) -> None:
-        await peer.silence(86_400)
+        await peer.silence(LONGEST_WAIT - 1)
         assert await peer.code(c.StreamStats, "none") == ResponseCode.STREAM_DOES_NOT_EXIST
 
     async def test_a_silent_peer_is_dropped_without_a_word(self, server: Harness) -> None:
