@@ -148,7 +148,7 @@ class _State:
             if (who in last or not witness.asked) and told != last.get(who):
                 yield f"{who} has come to {last.get(who)}, the server says {told}"
         for name, offset in offsets.items():
-            if seen and offset > seen[-1].offset:
+            if seen and offset >= self._log.next_offset:  # in a gap it means what comes behind
                 yield f"{offset} is stored for {name}, behind the end"
 
     def _search(self, sent: Sent) -> Iterator[str]:
