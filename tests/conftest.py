@@ -47,25 +47,22 @@ VIRTUAL_TIME = {
     "test_service_manager.py",
 }
 
-# Those that try something at every step of something else, and whole worlds: `make proofs` runs
-# them, `make test` the others.
+# Those that try something at every step of something else, a store that fails at any request, and
+# whole worlds: `make proofs` runs them, `make test` the others.
 PROOFS = (
+    "auth/test_rights.py",
     "auth/test_taken_away.py",
     "broker/catalog/test_changes.py",
     "broker/nodes",
-    "broker/tier/test_catalog_and_log.py",
-    "broker/tier/test_catalog_log.py",
-    "broker/tier/test_crashes.py",
-    "broker/tier/test_fight.py",
-    "broker/tier/test_line.py",
-    "broker/tier/test_restore.py",
-    "broker/tier/test_wal.py",
-    "broker/tier/test_wal_model.py",
-    "broker/tier/test_wal_readers.py",
+    "broker/tier",
     "cli/test_endings.py",
     "clients/test_cancellation.py",
+    "clients/test_reconnect.py",
+    "connections/test_hostile_peers.py",
     "e2e/test_kills.py",
     "e2e/test_nodes_faults.py",
+    "processes",
+    "segments/tier",
     "world",
 )
 
