@@ -36,7 +36,7 @@ demo: $(VENV)/.demo ## publish real flights, read only the wanted chunks, then t
 demo-tier: $(VENV)/.demo $(VENV)/.tier ## a stream ten times larger than its disk, a question over all of it, a lost disk, and a machine lost while somebody publishes; a minute
 	$(BIN)/python -m benchmarks.tier.demo
 
-demo-nodes: $(VENV)/.demo ## three servers that are one, and the leader killed while somebody publishes; 40 seconds
+demo-nodes: $(VENV)/.demo ## three servers that are one, and the leader killed while somebody publishes; a minute
 	$(BIN)/python -m benchmarks.tier.demo_nodes
 
 test: $(VENV)/.test ## the test suite

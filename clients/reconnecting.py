@@ -168,7 +168,14 @@ class Ids:
                 try:
                     await place.open(connection)
                 except ServerRefused as error:
+                    if self._closing is c.DeletePublisher and _has_no_leader(connection, error):
+                        raise ConnectionLost(str(error)) from error
                     place.fail(error)
+
+
+def _has_no_leader(connection: ClientConnection, error: ServerRefused) -> bool:
+    """It is a node of a cluster that nobody leads at the moment: another one will."""
+    return connection.is_read_only and error.code == ResponseCode.STREAM_NOT_AVAILABLE
 
 
 class _Retry:

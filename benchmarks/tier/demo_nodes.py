@@ -38,7 +38,7 @@ class _Demo:
         self._nodes, self._flights = nodes, flights
         self._began = time.perf_counter()
         self._is_killed, self._is_published = trio.Event(), trio.Event()
-        self._confirmed, self._confirmed_at = 0, self._began
+        self._confirmed_at = self._began
         self._longest = 0.0
         self._read: Counter[int] = Counter()
         self._chunks = 0
@@ -67,20 +67,20 @@ class _Demo:
                 await producer.send(_message(number, flight))
                 if number % int(_RATE * _TICK) == 0:
                     await producer.flush()
-                    self._note_confirmed(number)
+                    self._note_confirmed()
                     await trio.sleep(_TICK)
                 if number == _KILLED_AFTER:
                     self._is_killed.set()
-        self._note_confirmed(len(self._flights))
+        self._note_confirmed()
         self._is_published.set()
 
-    def _note_confirmed(self, number: int) -> None:
+    def _note_confirmed(self) -> None:
         now = time.perf_counter()
         pause = now - self._confirmed_at
         if pause > 1:
             self._say(f"confirmed again; the publisher has waited for {pause:.1f} s")
         self._longest = max(self._longest, pause)
-        self._confirmed, self._confirmed_at = number, now
+        self._confirmed_at = now
 
     async def _consume(self, uri: str, everything: trio.CancelScope) -> None:
         expected = sum(flight.carrier == _WANTED for flight in self._flights)

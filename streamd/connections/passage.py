@@ -1,8 +1,8 @@
 """A connection that a node which stands by passes on: the leader serves it.
 
 Nothing of it is looked at, and what is inside TLS is the leader's to read: it shows its own
-certificate. A client that comes while nobody leads waits for who will; when the leader has gone,
-its connections are closed, and clients come back.
+certificate. A client that comes while nobody leads waits a moment for who will, and is served here
+then; when the leader has gone, its connections are closed, and clients come back.
 """
 
 import logging

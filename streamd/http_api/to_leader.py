@@ -94,6 +94,7 @@ class ToLeader:
             logger.error(text + "look at its setting advertised_host", leader.name)
             await self._app(scope, receive, send)
             return
+        await self._note_user(scope)
         try:
             with trio.fail_after(_CONNECT_SECONDS):
                 reached = await self._reach(leader, address)
@@ -101,7 +102,6 @@ class ToLeader:
             logger.warning("node %s, which leads, is not reached: %s", leader.name, error)
             await self._app(scope, receive, send)
             return
-        await self._note_user(scope)
         exchange = _Exchange(reached, address, scope, send)
         if not await exchange.run(receive, partial(self._led_on, leader.start)):
             await self._app(scope, receive, send)

@@ -58,11 +58,11 @@ class Certificates:
     def reload(self) -> None:
         """Read the files again; open connections keep the certificate that they have."""
         try:
-            self.context = _make_context(self._config)
-            self.fingerprint = _fingerprint(self._config)
+            made = _make_context(self._config), _fingerprint(self._config)
         except CertificateError as error:
             logger.error("the old certificate stays in use: %s", error)
         else:
+            self.context, self.fingerprint = made
             logger.info("read the certificate again")
 
 
