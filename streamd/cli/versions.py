@@ -18,5 +18,5 @@ def versions() -> str:
         f"streamd {__version__}\n"
         f"files: log {FILE_VERSION}, filter index {FILTER_INDEX_VERSION}, "
         f"key index {KEY_TABLE_VERSION}, catalog {CATALOG_VERSION}\n"
-        f"protocols: streams as RabbitMQ {COMPATIBLE_VERSION}, AMQP 0-9-1"
+        f"protocols: streams as RabbitMQ {COMPATIBLE_VERSION}, AMQP 0-9-1 and 1.0"
     )
