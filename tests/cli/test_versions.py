@@ -14,4 +14,6 @@ def test_all_versions(streamd: CommandLine) -> None:
     assert re.fullmatch(
         rf"files: log {FILE_VERSION}, filter index \d+, key index \d+, catalog {VERSION}", files
     )
-    assert re.fullmatch(r"protocols: streams as RabbitMQ \d+\.\d+\.\d+, AMQP 0-9-1 and 1\.0", protocols)
+    assert re.fullmatch(
+        r"protocols: streams as RabbitMQ \d+\.\d+\.\d+, AMQP 0-9-1 and 1\.0", protocols
+    )
