@@ -209,6 +209,12 @@ class Config:
         "in seconds: a leader that starts again in that time loses nothing of them, and a takeover "
         "what it had not uploaded",
     )
+    leader_locator: str = _setting(
+        "client-local",
+        "which node leads a stream that does not say so itself with the argument "
+        "queue-leader-locator, in a cluster whose messages are confirmed by the tier: client-local "
+        "for the one that leads the cluster, balanced to spread streams over all nodes",
+    )
     is_standby: bool = False  # set by the node itself, which reads only as long as it is one
 
     def __post_init__(self) -> None:
@@ -278,6 +284,7 @@ _CHOICES = {
     "log_format": LOG_FORMATS,
     "metrics_login": ("off", "on"),
     "confirm": ("local", "store"),
+    "leader_locator": ("client-local", "balanced"),
 }
 OFF = "off"
 

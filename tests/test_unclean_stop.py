@@ -51,7 +51,7 @@ async def test_what_was_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         await peer.declare("s")
         await peer.store([b"x"] * 10)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        (file,) = Path(server.host.logs.folder("s")).glob("*.segment")
+        (file,) = Path(server.host.folder("s")).glob("*.segment")
         copied = tmp_path / "b" / file.relative_to(tmp_path / "a")
     copied.write_bytes(copied.read_bytes() + b"torn")
     await _run(tmp_path / "b")

@@ -211,7 +211,7 @@ class Broker:
     def _folders(self) -> Iterable[tuple[Stream, str]]:
         """All streams, and where their files are."""
         for host in list(self.virtual_hosts.values()):
-            yield from ((stream, host.logs.folder(stream.name)) for stream in host.streams())
+            yield from ((stream, host.folder(stream.name)) for stream in host.streams())
 
     async def _inspect(self, *, says_what_it_finds: bool) -> None:
         await self._resources.keeper.inspect(
@@ -219,7 +219,7 @@ class Broker:
         )
         self.has_looked = True
         if says_what_it_finds:
-            found = [host.logs.found for host in self.virtual_hosts.values()]
+            found = [host.found() for host in self.virtual_hosts.values()]
             repaired, losing = (sum(one) for one in zip((0, 0), *found, strict=True))
             streams = plural(len(self.streams()), "stream")
             text = "looked at %s: %s repaired, %s with lost messages"
@@ -257,9 +257,9 @@ class Broker:
         self.check_virtual_host(name)
         host = self.virtual_hosts[name]
         host.end_in(turn, host.names())
-        async with host.deleting(host.names()):
+        async with host.deleting(host.names()) as folders:
             await turn.commit(lambda catalog: catalog.remove_virtual_host(name))
-            await self.virtual_hosts.pop(name).remove()
+            await self.virtual_hosts.pop(name).remove(folders)
 
     async def follow(self, contents: Contents, again: Collection[tuple[Name, Name]]) -> None:
         """Have what the server has that writes; see tier/follower.py.
@@ -269,7 +269,9 @@ class Broker:
             again: virtual host and name of streams that were created again.
         """
         for name in self.virtual_hosts.keys() - set(contents.virtual_hosts):
-            await self.virtual_hosts.pop(name).remove()
+            host = self.virtual_hosts.pop(name)
+            async with host.deleting(host.names()) as folders:
+                await host.remove(folders)
         for name in contents.virtual_hosts:
             if name not in self.virtual_hosts:
                 self.virtual_hosts[name] = VirtualHost(name, self._resources)
@@ -286,7 +288,7 @@ class Broker:
         while True:
             await trio.sleep(RETENTION_SECONDS)
             for host in list(self.virtual_hosts.values()):
-                await host.logs.expire()
+                await host.expire()
 
     async def close(self) -> None:
         """Write what is pending and release all files."""

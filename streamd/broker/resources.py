@@ -19,6 +19,7 @@ from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
 from streamd.operations.argument_kinds import Value
+from streamd.operations.arguments import Arguments
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
@@ -81,6 +82,16 @@ class FolderSource(Protocol):
         """
 
 
+class Shards(Protocol):
+    """Where streams are that were placed at a node, see nodes/shards.py."""
+
+    def resources(self, shard: str) -> "ServerResources":
+        """What the streams of a shard have, instead of what the others have."""
+
+    def place(self, arguments: Arguments, count: int) -> list[str]:
+        """The shards of so many streams that are declared with these arguments; empty for none."""
+
+
 class ServerResources(NamedTuple):
     """What all virtual hosts of a server have in common.
 
@@ -100,6 +111,8 @@ class ServerResources(NamedTuple):
         epoch: of what is appended to logs from now on; None for one that no chunk has.
         floor: how much of the disk is to stay free; None for nothing.
         retention: arguments of streams that do not declare these.
+        shards: where streams are that were placed at a node; None where none can be.
+        is_scratch: what has no folder here yet has none anywhere: all that counts is in a tier.
     """
 
     data: str
@@ -120,3 +133,9 @@ class ServerResources(NamedTuple):
     follower: FolderSource | None = None
     floor: DiskFloor | None = None
     retention: Mapping[str, Value] = MappingProxyType({})
+    shards: Shards | None = None
+    is_scratch: bool = False
+
+    def of(self, shard: str) -> "ServerResources":
+        """Those of the streams of a shard; an empty one is that of all that were placed nowhere."""
+        return self if self.shards is None or not shard else self.shards.resources(shard)

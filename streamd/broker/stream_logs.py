@@ -30,7 +30,6 @@ from streamd.broker.streams.stream import Stream
 from streamd.broker.streams.stream_table import StreamTable
 from streamd.broker.tier.wal_reading import StoredTail
 from streamd.net import threads
-from streamd.net.turns import in_turns
 from streamd.operations.arguments import policy_of
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, stream_folder
@@ -57,6 +56,7 @@ class StreamLogs:
 
     Attributes:
         found: what opening logs has found.
+        resources: see above.
     """
 
     def __init__(
@@ -65,19 +65,31 @@ class StreamLogs:
         self.found = Found(0, 0)
         self._virtual_host = virtual_host
         self._streams = streams
-        self._resources = resources
+        self._resources = self.resources = resources
 
     async def open_log(self, stream: Stream) -> Log:
         """See stream.LogStore."""
         row = self._streams.row(stream.name)
-        if self._resources.follower is not None:
-            tail = await self._resources.follower.make_folder(
+        resources = self._resources
+        if row.shard and resources.shards is None:
+            raise UnrestoredError(
+                f"it was placed at node {row.shard} of a cluster, and this server is no node of it "
+                "that places streams: start it with --node, and with --confirm store"
+            )
+        if resources.follower is not None:
+            tail = await resources.follower.make_folder(
                 self._virtual_host, row.name, self.folder(row.name)
             )
             chunks = None if tail is None else tail.chunks
             log = await threads.in_thread(self._open_files, row, stream, chunks)
             if tail is not None:
                 log.stored.note_marks(tail.marks)
+        elif resources.is_scratch:
+            is_there = await threads.in_thread(_has_files, self.folder(row.name))
+            if is_there or (await self._tail(row)) is not None:
+                log = await self._open_whole(row, stream)
+            else:
+                log = await threads.in_thread(self._create_folder, row, stream)
         elif not row.has_files:
             log = await self._create_files(row, stream)
         else:
@@ -166,7 +178,7 @@ class StreamLogs:
 
     def _open_files(self, row: StreamRow, stream: Stream, tail: Tail | None = None) -> Log:
         fetcher, known = self._resources.fetcher, stream.figures
-        life = "" if known is None else known.life
+        life = row.life or ("" if known is None else known.life)
         return Log.open(
             self.folder(row.name),
             self.policy(row),
@@ -252,13 +264,8 @@ class StreamLogs:
                 moved.append(str(place))
         return moved
 
-    async def expire(self) -> None:
-        """Apply age limits to streams that nobody writes to."""
-        async for stream in in_turns(self._streams.all()):
-            with self._resources.supervisor.guarded("dropping old segments", stream.name):
-                await self._expire(stream)
-
-    async def _expire(self, stream: Stream) -> None:
+    async def expire(self, stream: Stream) -> None:
+        """Apply age limits to a stream that nobody writes to, perhaps."""
         if stream.is_open:
             await stream.life.held.expire()
         elif self._has_outlived(stream):
@@ -328,6 +335,10 @@ class _LogObserver(LogObserver):
             self._stream.name,
             f"{ahead_ms // 1_000:,}",
         )
+
+
+def _has_files(folder: str) -> bool:
+    return Path(folder).is_dir() and any(Path(folder).iterdir())
 
 
 def _may_have_tail(folder: str) -> bool:

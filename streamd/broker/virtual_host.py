@@ -2,13 +2,14 @@
 
 import itertools
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Protocol, TypeAlias
 
 import trio
 
-from segments import SegmentsError
+from segments import LogPolicy, SegmentsError
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.catalog.writer import Check, Subject, Turn, permitted
@@ -22,11 +23,12 @@ from streamd.broker.resources import ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.routing.topology import Topology
-from streamd.broker.stream_logs import StreamLogs
+from streamd.broker.stream_logs import Found, StreamLogs
 from streamd.broker.streams.groups import Groups
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.broker.tier.tier import Tier
 from streamd.net.actor import CHANGE
 from streamd.net.turns import in_turns
 from streamd.operations.arguments import (
@@ -44,6 +46,9 @@ from streamd.operations.names import Name
 from streamd.operations.routing import as_super_stream
 
 logger = logging.getLogger(__name__)
+
+# Streams whose folders are of no use any more.
+Folders: TypeAlias = Mapping[StreamLogs, Sequence[Name]]
 
 
 def _permitted(_names: object) -> None:
@@ -68,7 +73,6 @@ class VirtualHost:
         resources: shared by all virtual hosts.
 
     Attributes:
-        logs: the folders of its streams.
         settings: changes to streams that exist.
         topology: exchanges of AMQP 0-9-1, super streams included, and their bindings.
         exchanges: changes to them.
@@ -82,9 +86,9 @@ class VirtualHost:
         self._streams = StreamTable(name)
         self._observers: set[StreamObserver] = set()
         self._is_gone = False
-        self.logs = StreamLogs(name, self._streams, resources)
+        self._logs: dict[str, StreamLogs] = {}  # by shard
         self.settings = StreamSettings(
-            name, self._streams, resources.catalog, self.logs.policy, has_tier=resources.has_tier
+            name, self._streams, resources.catalog, self.policy, has_tier=resources.has_tier
         )
         self.topology = Topology(name, self._streams)
         self.exchanges = Exchanges(self.topology, self._streams, resources.catalog)
@@ -111,7 +115,7 @@ class VirtualHost:
 
     def load_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Take a stream of the catalog; its log is opened when somebody wants it."""
-        shared = self._resources
+        shared, logs = self._resources.of(row.shard), self._logs_of(row.shard)
         tiered = None
         if shared.tier is not None:
             name = row.name
@@ -120,14 +124,14 @@ class VirtualHost:
             shared.now_ms,
             shared.rounds,
             shared.flusher,
-            self.logs,
+            logs,
             shared.keeper,
             shared.supervisor,
             shared.keys,
             shared.traffic,
             shared.fetcher,
             tiered,
-            self.read_only,
+            _read_only(shared),
             shared.floor,
         )
         is_strict = row.arguments.get(FILTER_CONTRACT) == STRICT
@@ -137,12 +141,42 @@ class VirtualHost:
         stream = Stream(row.name, services, contract_of(row.arguments), selectors)
         if tiered is not None:
             tiered.belongs_to(stream)
-            tiered.policy_changed(self.logs.policy(row))
-        if not row.has_files:
+            tiered.policy_changed(logs.policy(row))
+        if not row.has_files and not row.shard:
             stream.life.know_empty(is_read_only=shared.follower is not None)
         self._streams.add(row, stream)
         shared.quota.count_new()
         self.topology.note_change()
+
+    def _logs_of(self, shard: str) -> StreamLogs:
+        """Where the logs of the streams of a shard come from."""
+        resources = self._resources.of(shard)
+        found = self._logs.get(shard)
+        if found is None or found.resources is not resources:
+            found = self._logs[shard] = StreamLogs(self.name, self._streams, resources)
+        return found
+
+    def policy(self, row: StreamRow) -> LogPolicy:
+        """The limits of a stream's log."""
+        return self._logs_of(row.shard).policy(row)
+
+    def folder(self, name: Name) -> str:
+        """Where the files of stream `name` are, which exists."""
+        return self._logs_of(self._streams.row(name).shard).folder(name)
+
+    def found(self) -> Found:
+        """What opening logs has found."""
+        all_found = (one.found for one in self._logs.values())
+        repaired, losing = zip(Found(0, 0), *all_found, strict=True)
+        return Found(sum(repaired), sum(losing))
+
+    async def expire(self) -> None:
+        """Apply age limits to streams that nobody writes to."""
+        async for stream in in_turns(self.streams()):
+            row = self._streams.find_row(stream.name)
+            if row is not None:
+                with self._resources.supervisor.guarded("dropping old segments", stream.name):
+                    await self._logs_of(row.shard).expire(stream)
 
     # -- finding
 
@@ -419,7 +453,7 @@ class VirtualHost:
             catalog.remove_streams(self.name, names)
             catalog.remove_exchanges(self.name, exchanges)
 
-        async with self.deleting(names):
+        async with self.deleting(names) as folders:
             await turn.commit(remove)
             gone = await self._end_all(names)
             self.topology.forget(exchanges)
@@ -430,7 +464,7 @@ class VirtualHost:
                     answer()
             finally:  # others have to know even if the peer that asked can get no answer
                 await self._tell(gone)
-                await self.logs.take_away(names)
+                await take_away(folders)
 
     def end_in(self, turn: Turn, names: Iterable[Name]) -> None:
         """Streams end in a turn: that is answered when the tier knows it, where that confirms."""
@@ -442,28 +476,39 @@ class VirtualHost:
         ended = {
             Subject(self.name, name)
             for name in names
-            if name in told or self.logs.policy(row(name)).confirms_in_store
+            if name in told or row(name).shard or self.policy(row(name)).confirms_in_store
         }
         turn.ended |= ended
         turn.found |= ended
 
     @asynccontextmanager
-    async def deleting(self, names: Sequence[Name]) -> AsyncIterator[None]:
+    async def deleting(self, names: Iterable[Name]) -> AsyncIterator[Folders]:
         """Streams are deleted in the block: what is in the tier of them will be removed there.
 
         That is written down before, as the catalog will not know them any more.
+
+        Yields:
+            Their folders, which are to be taken away at last.
         """
-        tier = self._resources.tier
-        if tier is None:
-            yield
-            return
-        folders = {name: self.logs.folder(name) for name in names}
+        of_shards: dict[StreamLogs, dict[Name, str]] = defaultdict(dict)
+        for name in names:
+            logs = self._logs_of(self._streams.row(name).shard)
+            of_shards[logs][name] = logs.folder(name)
+        async with AsyncExitStack() as stack:
+            for logs, folders in of_shards.items():
+                if logs.resources.tier is not None:
+                    removed = self._removing(logs.resources.tier, folders)
+                    await stack.enter_async_context(removed)
+            yield {logs: list(folders) for logs, folders in of_shards.items()}
+
+    @asynccontextmanager
+    async def _removing(self, tier: Tier, folders: dict[Name, str]) -> AsyncIterator[None]:
         deletion = await tier.removals.will_delete(folders, self.name)
         try:
             yield
         finally:
             with trio.CancelScope(shield=True):
-                gone = [name for name in names if name not in self._streams]
+                gone = [name for name in folders if name not in self._streams]
                 if gone:
                     await tier.removals.deleted(deletion, self.name, gone)
                 else:
@@ -490,17 +535,16 @@ class VirtualHost:
             with _reported(observer):
                 observer.stream_is_gone(stream)
 
-    async def remove(self) -> None:
-        """Drop everything in it: the virtual host is out of the catalog."""
+    async def remove(self, folders: Folders) -> None:
+        """Drop everything in it, see `deleting`: the virtual host is out of the catalog."""
         self._streams.close()
         self.topology.clear()
-        names = self.names()
-        await self._tell(await self._end_all(names))
+        await self._tell(await self._end_all(self.names()))
         self._is_gone = True
         async for observer in in_turns(self.observers):
             with _reported(observer):
                 observer.host_is_gone()
-        await self.logs.take_away(names)
+        await take_away(folders)
 
     # -- following another server, see tier/follower.py
 
@@ -518,10 +562,11 @@ class VirtualHost:
             selectors: standing ones, by virtual host and stream.
         """
         if gone:
-            ended = await self._end_all(gone)
+            async with self.deleting(gone) as folders:
+                ended = await self._end_all(gone)
             self.topology.forget_streams(gone)
             await self._tell(ended)
-            await self.logs.take_away(gone)
+            await take_away(folders)
         async for row in in_turns(rows):
             standing = selectors.get((row.virtual_host, row.name), ())
             stream = self._streams.get(row.name)
@@ -531,13 +576,31 @@ class VirtualHost:
             stream.standing.follow(standing)
             if self._streams.row(row.name) != row:
                 self._streams.replace_row(row)
-                stream.set_policy(self.logs.policy(row))
+                stream.set_policy(self.policy(row))
 
     @property
     def read_only(self) -> ReadOnly | None:
-        """Another server writes it; None where this one does."""
-        follower = self._resources.follower
-        return None if follower is None else follower.read_only
+        """Another server changes it; None where this one does."""
+        return _read_only(self._resources)
+
+    def writer(self, name: Name) -> ReadOnly | None:
+        """Who writes a stream that exists; None where this server does."""
+        return _read_only(self._resources.of(self._streams.row(name).shard))
+
+    async def load_again(self, shard: str) -> None:
+        """Another node leads a shard from now on, or this one: its streams begin anew."""
+        names = [name for name in self.names() if self._streams.row(name).shard == shard]
+        gone = []
+        async for name in in_turns(names):
+            row, stream = self._streams.find_row(name), self._streams.get(name)
+            if row is not None and stream is not None:
+                await stream.life.stop()
+                self._streams.remove(name)
+                self._resources.quota.count_gone()
+                stream.remove()
+                self.load_stream(row, stream.standing.rows())
+                gone.append(stream)
+        await self._tell(gone)
 
     async def close(self) -> None:
         """Write what is pending and release all files."""
@@ -547,6 +610,16 @@ class VirtualHost:
                     await stream.life.shut_down()
                 except SegmentsError as error:
                     logger.error("stream %s: %s", stream.name, error)
+
+
+def _read_only(resources: ServerResources) -> ReadOnly | None:
+    return None if resources.follower is None else resources.follower.read_only
+
+
+async def take_away(folders: Folders) -> None:
+    """Have nobody find the folders of streams that are gone, see StreamLogs.take_away."""
+    for logs, names in folders.items():
+        await logs.take_away(names)
 
 
 @contextmanager

@@ -43,7 +43,8 @@ MAX_KEY_PROPERTIES = 8
 _MAX_FURTHER_BYTES = 200  # of one that stands in keys, which must not be cut
 _MAX_BYTES = 1 << 62
 _MAX_WAIT_MS = 500
-_LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
+CLIENT_LOCAL, BALANCED = "client-local", "balanced"
+_LOCATORS = (CLIENT_LOCAL, BALANCED, "random", "least-leaders", "min-masters")
 
 FILTER_SIZE = "stream-filter-size-bytes"
 FILTER_HISTORY = "stream-filter-history"
@@ -62,6 +63,10 @@ TIER = "stream-tier"
 CONFIRM = "stream-confirm"
 LOCAL_LENGTH = "stream-local-max-length-bytes"
 LOCAL_AGE = "stream-local-max-age"
+LOCATOR = "queue-leader-locator"
+# Kept with a stream in a cluster, and declared by nobody: the node that it was placed at, and what
+# tells it from others of its name that were placed there.
+SHARD, SHARD_LIFE = "stream-shard", "stream-life"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,9 +298,12 @@ _TABLE = (
         for who in ("cluster", "group")
     ),
     Argument(
-        name="queue-leader-locator",
+        name=LOCATOR,
         kind=kinds.choice(*_LOCATORS),
-        meaning="Read and kept for RabbitMQ's clients; without effect",
+        meaning="Which node of a cluster leads the stream, where messages are confirmed by the tier: "
+        "`client-local` the one that leads the cluster; with all others the streams are spread over "
+        "the nodes",
+        default="the setting `leader_locator`, which is `client-local`",
         changes=False,
     ),
 )

@@ -112,7 +112,7 @@ async def test_default_retention(tmp_path: Path) -> None:
         await server.host.create("both", [("max-age", "1D"), ("max-length-bytes", "7")])
 
         def limits(name: str) -> tuple[int | None, int | None]:
-            found: LogPolicy = server.host.logs.policy(server.host.row(name))
+            found: LogPolicy = server.host.policy(server.host.row(name))
             return found.max_length_bytes, found.max_age_ms
 
         assert limits("none") == (5_000, 7_200_000)

@@ -16,8 +16,9 @@ from segments.store.manifest import Manifest, encode_manifest
 from streamd.auth.administration import Administration
 from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.declared.standing_selectors import StandingSelector, parse_standing
-from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS, Follower
+from streamd.broker.follower import Follower
 from streamd.broker.read_only import READ_ONLY
+from streamd.broker.stream_follower import LIST_SECONDS, POLL_SECONDS
 from streamd.operations.errors import Refused
 from streamd.operations.routing import Binding, ExchangeRow, ExchangeType
 from streamd.server import StartError
@@ -679,7 +680,7 @@ async def test_beside_a_server_that_uploads(
         assert got == bodies(0, len(got))
         assert len(got) > 50 * A_FRAME
         await writing.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
-        await writing.host.logs.expire()
+        await writing.host.expire()
         await trio.sleep(SOON)
         async with (
             server.host.find("s").opened() as log,

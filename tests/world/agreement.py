@@ -20,7 +20,7 @@ def disagreements(server: Harness, *, is_quiet: bool = True) -> list[str]:
         return [f"catalog and memory agree: not on {one}" for one in found]
     rows = [(host, host.row(n)) for host in broker.virtual_hosts.values() for n in host.names()]
     folders = {str(path) for path in (server.data / "streams").glob("*/*")}
-    known_folders = {host.logs.folder(row.name): row.has_files for host, row in rows}
+    known_folders = {host.folder(row.name): row.has_files for host, row in rows}
     # A kill may leave a folder that the catalog has not been told of yet.
     if more := sorted(folders - known_folders.keys()):
         found.append(f"folders of no stream: {more}")

@@ -21,10 +21,18 @@ class Transaction:
     # -- streams
 
     def add_streams(self, rows: Iterable[StreamRow]) -> None:
-        """Add streams, which have neither settings nor files yet."""
-        values = [(row.virtual_host, row.name, arguments_to_json(row.arguments)) for row in rows]
-        insert = "INSERT INTO streams (virtual_host, name, arguments, has_files)"
-        self._db.executemany(f"{insert} VALUES (?, ?, ?, 0)", values)
+        """Add streams, which have no files yet."""
+        values = [
+            (
+                row.virtual_host,
+                row.name,
+                arguments_to_json(row.arguments),
+                arguments_to_json(row.settings),
+            )
+            for row in rows
+        ]
+        insert = "INSERT INTO streams (virtual_host, name, arguments, settings, has_files)"
+        self._db.executemany(f"{insert} VALUES (?, ?, ?, ?, 0)", values)
 
     def put_files(self, virtual_host: str, name: str) -> None:
         """A stream has its files from now on."""

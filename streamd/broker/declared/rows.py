@@ -3,7 +3,7 @@
 from types import MappingProxyType
 from typing import NamedTuple
 
-from streamd.operations.arguments import Arguments
+from streamd.operations.arguments import SHARD, SHARD_LIFE, Arguments
 from streamd.operations.names import Name
 
 
@@ -22,6 +22,16 @@ class StreamRow(NamedTuple):
     arguments: Arguments
     settings: Arguments = MappingProxyType({})  # type: ignore[assignment] # immutable
     has_files: bool = False
+
+    @property
+    def shard(self) -> str:
+        """The node that it was placed at; empty for none: who leads the cluster leads it."""
+        return str(self.settings.get(SHARD, ""))
+
+    @property
+    def life(self) -> str:
+        """Its creation id, where it was placed; else empty: its folder knows it."""
+        return str(self.settings.get(SHARD_LIFE, ""))
 
     @property
     def effective(self) -> Arguments:

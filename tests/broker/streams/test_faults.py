@@ -336,7 +336,7 @@ async def test_a_segment_that_somebody_removed_is_skipped(
         await early.subscribe(BAD, credit=1)
         assert (await early.chunk()).bodies[0][:1] == b"0"
         await trio.sleep(3)  # until then the files are open, to be flushed
-        folder = Path(server.host.logs.folder(BAD))
+        folder = Path(server.host.folder(BAD))
         for base in (0, 2, 3):
             (folder / f"{base:020d}.segment").unlink()
         await early.send(c.Credit(1, 10))

@@ -196,7 +196,7 @@ async def test_what_is_asked_for_is_counted(server: Harness, peer: Peer) -> None
     await peer.subscribe("s", subscription_id=4, filter_mode="unfiltered-only")
     log = server.host.find("s").log
     assert log.filter_demand.counts == {"HA": 2, "UA": 1}
-    await server.host.logs.expire()
+    await server.host.expire()
     assert Path(log.folder, "asked.json").exists()
 
 

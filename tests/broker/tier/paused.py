@@ -96,10 +96,10 @@ async def _work(server: Harness, peer: Peer) -> None:
     for at in range(0, 8 * A_FRAME, A_FRAME):
         await peer.store([b"late %08d" % n for n in range(A_FRAME)], at + 1, 3)
     await server.host.settings.set_arguments("s", [("max-length-bytes", "4000")])
-    await server.host.logs.expire()
+    await server.host.expire()
     await passes(2)
     await publish(peer, 8 * A_FRAME, 12)
-    await server.host.logs.expire()
+    await server.host.expire()
     await peer.code(c.Delete, "gone")
     await passes(3)
 

@@ -16,7 +16,7 @@ import trio
 from segments.store.manifest import decode_manifest, encode_manifest
 from segments.store.object_names import CLUSTER
 from streamd.broker.declared.standing_selectors import parse_standing
-from streamd.broker.follower import LIST_SECONDS, POLL_SECONDS
+from streamd.broker.stream_follower import LIST_SECONDS, POLL_SECONDS
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from tests.broker.tier.support import SEGMENT_BYTES, is_of_log, opening, tiered

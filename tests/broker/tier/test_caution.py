@@ -126,7 +126,7 @@ async def test_what_retention_removes_meanwhile_is_no_fault(tmp_path: Path, step
         await _store_some(server)
         whole = dict(store.objects)
         await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
-        await server.host.logs.expire()
+        await server.host.expire()
         await passes(5)
         later.objects = store.objects
         gone = set(whole) - set(later.objects)

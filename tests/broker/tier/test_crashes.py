@@ -160,7 +160,7 @@ async def retention(server: Harness, peer: Peer, recorder: Recorder) -> None:
     recorder.is_on = True
     recorder.first = (0, 200)
     await server.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
-    await server.host.logs.expire()
+    await server.host.expire()
     recorder.first = (200, 200)
     await passes(3)
 

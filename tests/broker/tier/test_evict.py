@@ -218,7 +218,7 @@ async def test_objects_stay_for_the_grace_time_over_a_restart(tmp_path: Path) ->
         await publish(peer, 0, 30)
         await passes(5)
         await server.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
-        await server.host.logs.expire()
+        await server.host.expire()
         await passes(300)
         assert any("/00000000000000000000." in key for key in store.objects)
     async with tiered(tmp_path, store, tier_delete_delay_seconds=600):

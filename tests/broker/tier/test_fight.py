@@ -47,7 +47,7 @@ async def _work(server: Harness, peer: Peer) -> None:
     await publish(peer, 0, 11)
     await passes(2)
     await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
-    await server.host.logs.expire()
+    await server.host.expire()
     await passes(2)
     if tier_of(server).ownership.state is TierState.OK:
         await peer.code(c.Delete, "s")

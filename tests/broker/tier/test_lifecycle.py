@@ -197,7 +197,7 @@ class TestDeletion:
             await publish(await a_stream(server), 0, 30)
             await passes(5)
             host = server.host
-            names = {name: host.logs.folder(name) for name in host.names()}
+            names = {name: host.folder(name) for name in host.names()}
             assert await tier_of(server).removals.will_delete(names, host.name) is not None
         before = of_streams(store)
         async with tiered(tmp_path, store) as server:

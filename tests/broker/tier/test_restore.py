@@ -232,7 +232,7 @@ async def test_index_files_come_by_themselves(tmp_path: Path, store: FakeStore) 
             assert suffixes == set()
         await trio.sleep(30)
         for name in ("s", "t"):
-            folder = Path(server.host.logs.folder(name))
+            folder = Path(server.host.folder(name))
             assert {".index", ".filter"} <= {path.suffix for path in folder.glob("0" * 20 + ".*")}
         assert store.count("get_range", "%2F") == 0  # nothing else was fetched
         assert store.count("get", ".index") == 3

@@ -474,7 +474,7 @@ async def test_what_retention_takes_is_not_waited_for(tmp_path: Path) -> None:
                 await trio.sleep(10)
                 await server.host.settings.set_arguments("s", [("max-length-bytes", "1000")])
                 await publish(peer, 240, 10)
-                await server.host.logs.expire()
+                await server.host.expire()
                 store.heal()
 
             nursery.start_soon(drop)

@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies
 
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import StoredObject, TierError
-from streamd.broker.follower import POLL_SECONDS, SLOT_SECONDS, Follower
+from streamd.broker.follower import Follower
+from streamd.broker.stream_follower import POLL_SECONDS, SLOT_SECONDS
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.broker.tier.support import bodies, passes, tier_of, tiered
@@ -360,7 +361,7 @@ async def test_a_store_that_is_away_is_asked_again(tmp_path: Path) -> None:
 
 
 async def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamd.broker.follower._MOST_TAILS", 3_000)
+    monkeypatch.setattr("streamd.broker.stream_follower._MOST_TAILS", 3_000)
     store = FakeStore()
     async with tiered(tmp_path / "writer", store) as server:
         peer = await _publisher(server)
