@@ -26,6 +26,7 @@ RESTORED = "restored"  # in the place of BOOT: all that there was is what a stor
 STORED = "tier-"
 WAL = "wal-"
 _NUMBER_DIGITS, _NUMBERS = 16, 1 << 63
+_MOST_EPOCH = 0xFFFFF
 _making, _last_ms = threading.Lock(), 0
 _HEX = re.compile(r"[0-9a-f]+")
 
@@ -68,10 +69,25 @@ def new_life() -> str:
 
     Those of a process are, also within a millisecond, and when the clock is set back.
     """
+    return f"{_next_ms():012x}{os.urandom(2).hex()}"
+
+
+def placed_life(epoch: int) -> str:
+    """The same of a stream that several servers may write, one after the other.
+
+    It is greater than all of lower epochs, whatever the clocks of those who have declared these.
+
+    Args:
+        epoch: of who declares it; nobody else has the same.
+    """
+    return f"{min(epoch, _MOST_EPOCH):05x}{_next_ms():011x}"
+
+
+def _next_ms() -> int:
     global _last_ms  # noqa: PLW0603 - lives are made in several threads
     with _making:
         _last_ms = max(_last_ms + 1, time.time_ns() // 1_000_000)
-        return f"{_last_ms:012x}{os.urandom(2).hex()}"
+        return _last_ms
 
 
 def life_number(life: str) -> int | None:

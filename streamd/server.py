@@ -38,6 +38,7 @@ from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
 from streamd.broker.nodes import leftovers
 from streamd.broker.nodes.node import Node, open_node
+from streamd.broker.nodes.shards import Shards
 from streamd.broker.nodes.standby import Standby
 from streamd.broker.search_places import Place
 from streamd.broker.streams.fetcher import Fetcher
@@ -73,6 +74,7 @@ from streamd.connections.doorway import Doorway
 from streamd.connections.passage import Found, Meanwhile, Passage, reach
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
+from streamd.connections.stream.forwarding import Forwarding
 from streamd.engine import DoorCaller, Watch, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net import links, threads
@@ -86,6 +88,7 @@ from streamd.operations.arguments import (
     CONFIRM,
     MAX_AGE,
     MAX_LENGTH,
+    STORE,
     Arguments,
     read_arguments,
 )
@@ -118,6 +121,7 @@ class StartAgain(Exception):
 # What keeps a node from beginning, and is over before long.
 _PASSING = (TierError, OvertakenError, FencedError)
 _AGAIN_SECONDS = 1.0
+_READ_ON_SECONDS = 2.0  # that a client waits for what the log has by now
 
 
 class ServedProtocol(NamedTuple):
@@ -214,6 +218,7 @@ class Server:
         self._config = config
         self._max_connections = _connection_budget(config, outside)
         self.engine = open_engine(broker, directory, self.connections, self.addresses, self._doors)
+        self.engine.elsewhere = Forwarding(broker).operation
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
@@ -292,7 +297,7 @@ class Server:
             TransportClosed: see there; or others needed the room of one that waited, or it has come
                 from here. It is closed.
         """
-        if self.node is None or not self.passes_on:
+        if self.node is None or not self.passes_on or await self._has_own(listener):
             return None
         try:
             self._check_not_ours(peer)
@@ -306,6 +311,15 @@ class Server:
         except BaseException:
             close()
             raise
+
+    async def _has_own(self, listener: str) -> bool:
+        """Clients come for streams that this node leads, though another one leads the cluster."""
+        shards = self.broker.shards
+        is_stream = listener in (listener_name(STREAM, is_tls=is_tls) for is_tls in (False, True))
+        if shards is None or not is_stream:
+            return False
+        await self.broker.read_on()
+        return shards.leads_streams
 
     def _check_not_ours(self, peer: Address) -> None:
         """Raise TransportClosed for a connection to the leader that has arrived at this node."""
@@ -636,7 +650,9 @@ async def open_server(
         except Refused as refused:
             raise StartError(refused.details) from refused
         was_killed = bool(os.pread(lock, 1, 0))
-        async with _open_broker(config, writer, now_ms, identity, follower, search_place) as broker:
+        shards = _shards_of(config, node)
+        parts = config, writer, now_ms, identity, follower, search_place, shards
+        async with _open_broker(*parts) as broker:
             if was_killed:
                 logger.warning(
                     "the server was not shut down cleanly: it was killed, or the power failed; "
@@ -651,7 +667,7 @@ async def open_server(
             server.addresses.update(addresses)
             server.certificates = certificates
             if node is not None:
-                await _begin_as_node(node, broker, follower)
+                await _begin_as_node(node, broker, follower, shards)
             yield server
             if node is not None and not node.over.is_set():
                 await server.hand_over(node)
@@ -695,7 +711,9 @@ def _reached_at(config: Config, addresses: Mapping[str, Address]) -> dict[str, N
     }
 
 
-async def _begin_as_node(node: Node, broker: Broker, follower: Follower | None) -> None:
+async def _begin_as_node(
+    node: Node, broker: Broker, follower: Follower | None, shards: Shards | None
+) -> None:
     """Have a node do what it begins as; one that leads has claimed the tier then.
 
     Raises:
@@ -703,6 +721,8 @@ async def _begin_as_node(node: Node, broker: Broker, follower: Follower | None) 
         StartAgain: another node was faster.
     """
     supervisor = broker.supervisor
+    if shards is not None:
+        supervisor.start("keeping shards", _keeping(shards, broker, follower))
     if follower is not None:
         node.stands_by(lambda: follower.cluster, partial(follower.has_local, node.config.confirm))
         supervisor.start("watching the leader", node.watch)
@@ -730,6 +750,34 @@ async def _begin_as_node(node: Node, broker: Broker, follower: Follower | None) 
         node.end("another node has taken over the tier; this one stands by from now on")
 
     supervisor.start("leading", lead)
+
+
+def _shards_of(config: Config, node: Node | None) -> Shards | None:
+    """Shards can be led where all is confirmed by the tier."""
+    return Shards(config, node) if node is not None and config.confirm == STORE else None
+
+
+def _keeping(
+    shards: Shards, broker: Broker, follower: Follower | None
+) -> Callable[[], Awaitable[None]]:
+    """The task that keeps the shards that this node leads, and follows the others."""
+
+    async def read_on() -> None:
+        if follower is not None:
+            await follower.look_now()
+            return
+        assert isinstance(broker.tier, Tier)  # noqa: S101 - a node has one
+        await broker.tier.ownership.check()
+        if broker.tier.ownership.fence:
+            raise TierError(broker.tier.ownership.fence)
+
+    async def read_on_soon() -> None:
+        with trio.move_on_after(_READ_ON_SECONDS), suppress(SegmentsError, CatalogError):
+            await read_on()
+
+    if follower is not None:
+        broker.read_on = read_on_soon
+    return partial(shards.run, broker, read_on)
 
 
 async def _prepare_folder(
@@ -790,6 +838,7 @@ async def _open_broker(
     identity: Identity,
     follower: Follower | None,
     search_place: Place | None,
+    shards: Shards | None,
 ) -> AsyncIterator[Broker]:
     """A broker with its tasks; it is closed when the last of them, and its thread, has ended."""
     flusher = Flusher(FlushMode(config.flush), config.flush_ms / 1_000)
@@ -806,6 +855,7 @@ async def _open_broker(
                 retention=_retention(config),
                 make_tier=_tier_maker(config, identity, now_ms),
                 follower=follower,
+                shards=shards,
             )
             try:
                 yield broker

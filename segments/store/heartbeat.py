@@ -63,6 +63,7 @@ class Heartbeat:
         revision: of the log, up to which it has applied it.
         addresses: by the names of listeners, as stream, stream/ssl, amqp and http.
         certificate: SHA-256 of the one that it shows inside TLS, in hex; "-" without TLS.
+        shards: which it leads, and with which epochs.
         program: its version.
     """
 
@@ -78,6 +79,7 @@ class Heartbeat:
     revision: fields.Number = 0
     addresses: Mapping[fields.Text, NodeAddress] = field(default_factory=dict)
     certificate: fields.Text = "-"
+    shards: Mapping[fields.Node, fields.Number] = field(default_factory=dict)
     program: fields.Text = "-"
 
     @property

@@ -5,6 +5,8 @@
     v1/~snapshots/<tier>/<revision>.<uid>                       the catalog as of a revision
     v1/~wal/<epoch>/<slot>                                      chunks in no manifest yet
     v1/~nodes/<node>                                            replaced by its node
+    v1/~secret                                                  by which nodes know each other
+    v1/~shards/<node>/…                                         the same for what was placed there
     v1/<virtual host>/<stream>~<creation>/manifest              replaced by compare-and-set
     v1/<virtual host>/<stream>~<creation>/<base>.<epoch>.<uid>.segment, .index, .filter, .keys
     v1/<virtual host>/<stream>~<creation>/<next>.<epoch>.<uid>.tracking
@@ -26,7 +28,11 @@ CATALOG_FOLDER = f"{VERSION}/catalog"
 WAL_FOLDER = f"{VERSION}/~wal"  # no virtual host's folder begins with ~
 LOG_FOLDER, SNAPSHOT_FOLDER = f"{VERSION}/~log", f"{VERSION}/~snapshots"
 NODES_FOLDER = f"{VERSION}/~nodes"
-NO_HOSTS = frozenset((CATALOG_FOLDER, WAL_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, NODES_FOLDER))
+SHARDS_FOLDER = f"{VERSION}/~shards"
+SECRET = f"{VERSION}/~secret"
+NO_HOSTS = frozenset(
+    (CATALOG_FOLDER, WAL_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, NODES_FOLDER, SHARDS_FOLDER)
+)
 MANIFEST_NAME = "manifest"
 _RESERVED = frozenset(("cluster", "catalog"))  # of virtual hosts' folders
 _MOST_ESCAPED = 200  # characters of a name: file systems have 255 bytes for it and its creation
@@ -108,6 +114,11 @@ def entry_key(tier: str, revision: int) -> str:
 def node_key(node: str) -> str:
     """The key of a node's heartbeat."""
     return f"{NODES_FOLDER}/{node}"
+
+
+def shard_prefix(node: str) -> str:
+    """What keys of the streams begin with that were placed at a node: a tier of their own."""
+    return f"{SHARDS_FOLDER}/{node}/"
 
 
 def snapshot_folder(tier: str) -> str:

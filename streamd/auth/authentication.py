@@ -3,6 +3,7 @@
 The same for all protocols.
 """
 
+import hmac
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ from typing import NamedTuple
 
 from streamd.auth.users import Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
+from streamd.broker.nodes.secret import proof
 from streamd.broker.traffic import ProtocolTraffic
 from streamd.broker.virtual_host import VirtualHost
 from streamd.config import Config
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import LOOPBACK_ONLY
 
+NODE = b"~node"  # the name of all nodes, for each other
 PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
 _SHOWN = 64  # characters, in the log
 _LONG_STRING = struct.Struct(">cI")
@@ -121,6 +124,28 @@ class Authenticator:
             raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, _who(user, mechanism))
         if user == LOOPBACK_ONLY and not self._peer.is_local:
             raise AuthenticationFailed(Failure.LOOPBACK_ONLY, _who(user, mechanism))
+        return account
+
+    def node_acts(self, data: bytes, nonce: str) -> Account | None:
+        """The user for whom another node of the cluster acts; None where it is no node who asks.
+
+        Args:
+            data: of PLAIN, with the user in the place of the authorization id.
+            nonce: that it was given for this connection.
+
+        Raises:
+            AuthenticationFailed: it is none, and says that it is; or there is no such user.
+        """
+        parts = data.split(b"\0")
+        node = self._broker.node
+        if node is None or not nonce or len(parts) != 3 or parts[1] != NODE:  # noqa: PLR2004
+            return None
+        user = _read_user(parts[0])
+        wanted = proof(node.secret, nonce, user)
+        is_right = bool(node.secret) and hmac.compare_digest(wanted.encode(), parts[2])
+        account = self._directory.account(user) if is_right else None
+        if account is None:
+            raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, f"a node for {_who(user, PLAIN)}")
         return account
 
     def enter(self, account: Account, name: Name) -> tuple[VirtualHost, Rights]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from streamd.broker.declared.rows import StreamRow
 from streamd.broker.disk_floor import DiskFloor
 from streamd.broker.orphans import set_aside
 from streamd.broker.read_only import ReadOnly
-from streamd.broker.resources import FolderSource, ServerResources, StreamQuota
+from streamd.broker.resources import FolderSource, ServerResources, Shards, StreamQuota
 from streamd.broker.search_places import InTurns, Place
 from streamd.broker.searches import Searches
 from streamd.broker.stream_logs import trash_folder
@@ -69,6 +69,7 @@ class Broker:
         cache_bytes: of what was read from the tier, on the disk.
         search_place: where pages of searches are worked on; default in turns with everything else.
         make_tier: makes what uploads to the tier; None where nothing does.
+        shards: where streams are that were placed at a node; None where none can be.
 
     Attributes:
         virtual_hosts: by name.
@@ -83,6 +84,8 @@ class Broker:
         node: what the node tells that this server is of a cluster; None where it is none.
         fetcher: fetches what is read of cold segments, once it knows a store.
         floor: how much of the disk is to stay free.
+        shards: see above.
+        read_on: returns when what another node has declared is known here, if that is soon.
     """
 
     def __init__(  # noqa: PLR0913 - parts of the server
@@ -103,6 +106,7 @@ class Broker:
         min_disk_free: int = 0,
         retention: Mapping[str, Value] = MappingProxyType({}),
         make_tier: Callable[[Supervisor, Fetcher, CatalogWriter, Traffic], Tier] | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self.virtual_hosts: dict[Name, VirtualHost] = {}
         self._identity = identity
@@ -142,7 +146,13 @@ class Broker:
             follower,
             self.floor,
             retention,
+            shards,
         )
+        self.shards = shards
+        if shards is not None:
+            shards.use(self._resources)
+        self.read_on: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self._changing = trio.Lock()  # which streams there are, and what they work with
 
     @property
     def has_alarms(self) -> bool:
@@ -268,6 +278,10 @@ class Broker:
             contents: of its catalog.
             again: virtual host and name of streams that were created again.
         """
+        async with self._changing:
+            await self._follow(contents, again)
+
+    async def _follow(self, contents: Contents, again: Collection[tuple[Name, Name]]) -> None:
         for name in self.virtual_hosts.keys() - set(contents.virtual_hosts):
             host = self.virtual_hosts.pop(name)
             async with host.deleting(host.names()) as folders:
@@ -283,6 +297,17 @@ class Broker:
             gone = [n for n in host.names() if n not in known or (host.name, n) in again]
             await host.follow(gone, rows, contents.selectors)
             host.topology.follow(exchanges[host.name], bindings[host.name])
+
+    def rows(self) -> Iterator[StreamRow]:
+        """All streams of all virtual hosts, as the catalog has them."""
+        for host in list(self.virtual_hosts.values()):
+            yield from (host.row(name) for name in host.names())
+
+    async def load_again(self, shard: str) -> None:
+        """Another node leads a shard from now on, or this one: its streams begin anew."""
+        async with self._changing, self.catalog.turn(is_answered=False):
+            for host in list(self.virtual_hosts.values()):
+                await host.load_again(shard)
 
     async def _expire_now_and_then(self) -> None:
         while True:

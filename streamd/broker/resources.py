@@ -20,6 +20,7 @@ from streamd.broker.traffic import Traffic
 from streamd.net.rounds import Rounds
 from streamd.operations.argument_kinds import Value
 from streamd.operations.arguments import Arguments
+from streamd.operations.cluster import LeaderFacts
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
@@ -66,13 +67,11 @@ class Following(NamedTuple):
 
 
 class FolderSource(Protocol):
-    """Makes the folders of streams that another server writes.
+    """Makes the folders of streams that another server writes."""
 
-    Attributes:
-        read_only: says how changes are refused here.
-    """
-
-    read_only: ReadOnly
+    @property
+    def read_only(self) -> ReadOnly:
+        """Says how changes are refused here."""
 
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """Make a stream's folder, so that its log can be opened; what is to follow what is there.
@@ -85,11 +84,21 @@ class FolderSource(Protocol):
 class Shards(Protocol):
     """Where streams are that were placed at a node, see nodes/shards.py."""
 
+    def node(self, shard: str) -> LeaderFacts | None:
+        """Who leads a shard; None where this node does, one without a name while nobody does."""
+
+    @property
+    def leads_streams(self) -> bool:
+        """There is a stream in a shard that this node leads."""
+
+    def use(self, base: "ServerResources") -> None:
+        """What streams of this node work with that were placed nowhere."""
+
     def resources(self, shard: str) -> "ServerResources":
         """What the streams of a shard have, instead of what the others have."""
 
-    def place(self, arguments: Arguments, count: int) -> list[str]:
-        """The shards of so many streams that are declared with these arguments; empty for none."""
+    def place(self, arguments: Arguments) -> str:
+        """The shard of a stream that is declared with these arguments; empty for none."""
 
 
 class ServerResources(NamedTuple):

@@ -195,6 +195,7 @@ class StreamFollower:
         self._logs, self._wals_changed = GrowingLogs(), Wakeup()
         self._tails_turn = trio.Lock()  # who changes tails
         self._num_tails, self._old_files, self._slot_fault = 0, [], ""
+        self._looking, self._num_begun, self._num_done = trio.Lock(), 0, 0
         self._num_looks, self._looked = 0, trio.lowlevel.ParkingLot()
         self._have_slots = trio.Event()
 
@@ -243,7 +244,7 @@ class StreamFollower:
         while True:
             await trio.sleep(POLL_SECONDS)
             try:
-                await self._look()
+                await self.look_now()
             except (TierError, CatalogError, FormatError) as error:
                 if not self._away:
                     logger.warning("cannot look at the tier at the moment: %s", error)
@@ -254,6 +255,20 @@ class StreamFollower:
                 self._away = ""
                 self._num_looks += 1
                 self._looked.unpark_all()
+
+    async def look_now(self) -> None:
+        """Return when all is known that the log has now.
+
+        Raises:
+            TierError: the store does not answer.
+        """
+        wanted = self._num_begun + 1  # one that is under way may have read already
+        async with self._looking:
+            if self._num_done < wanted:
+                self._num_begun += 1
+                number = self._num_begun
+                await self._look()
+                self._num_done = number
 
     async def _look(self) -> None:
         held, entries = await ask(claims.go_on, self._store, self._held)

@@ -48,6 +48,12 @@ class Supervisor:
         kinds = [kind for kind, at in self._failed_at.items() if now - at < _LATELY]
         return {kind: self.faults[kind] for kind in kinds}
 
+    def within(self, nursery: trio.Nursery) -> "Supervisor":
+        """One that starts tasks in another nursery; faults are counted together."""
+        found = Supervisor(nursery)
+        found.faults, found._failed_at = self.faults, self._failed_at
+        return found
+
     def start(
         self,
         kind: str,

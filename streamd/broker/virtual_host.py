@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import trio
 
 from segments import LogPolicy, SegmentsError
+from segments.marks import placed_life
 from streamd.broker.catalog.catalog import Change
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.catalog.writer import Check, Subject, Turn, permitted
@@ -33,6 +34,8 @@ from streamd.net.actor import CHANGE
 from streamd.net.turns import in_turns
 from streamd.operations.arguments import (
     FILTER_CONTRACT,
+    SHARD,
+    SHARD_LIFE,
     STRICT,
     Arguments,
     as_created,
@@ -204,6 +207,10 @@ class VirtualHost:
         """The row of stream `name`, which exists, in the catalog."""
         return self._streams.row(name)
 
+    def find_row(self, name: Name) -> StreamRow | None:
+        """The row of stream `name` in the catalog, if it exists."""
+        return self._streams.find_row(name)
+
     def get_stream(self, name: Name) -> Stream | None:
         """The stream `name` where it exists, available or not."""
         return self._streams.get(name)
@@ -283,7 +290,7 @@ class VirtualHost:
                     outcomes.append(None)
             if rows:
                 try:
-                    await self._create(turn, list(rows.values()))
+                    await self._create(turn, self._placed(rows.values()))
                 except Refused as refused:
                     outcomes[:] = [one or refused for one in outcomes]
                     return
@@ -343,13 +350,25 @@ class VirtualHost:
                 raise Refused(Reason.ALREADY_EXISTS, taken)
             self.topology.check_room()
             self.topology.check_room_for_bindings(len(partitions))
-            rows = [StreamRow(self.name, n, declared) for n in partitions]
+            rows = self._placed([StreamRow(self.name, n, declared) for n in partitions])
             await self._create(turn, rows, add)
             turn.made |= turn.found
             self.topology.add(exchange, bindings)
         logger.info(
             "created super stream %s with %s partitions", row.name, len(partitions), extra=CHANGE
         )
+
+    def _placed(self, rows: Iterable[StreamRow]) -> list[StreamRow]:
+        """The same streams, each at the node that is to lead it."""
+        shared, found = self._resources, []
+        for row in rows:
+            shard = "" if shared.shards is None else shared.shards.place(row.arguments)
+            if shard:
+                settings: Arguments = {SHARD: shard, SHARD_LIFE: placed_life(shared.epoch() or 0)}
+                found.append(row._replace(settings=settings))
+            else:
+                found.append(row)
+        return found
 
     async def _create(self, turn: Turn, rows: Sequence[StreamRow], *more: Change) -> None:
         """Create streams; `more` are changes of the catalog that belong to them.

@@ -104,7 +104,12 @@ class Call(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Call, Any], Awaitable[Any]]
+Elsewhere: TypeAlias = Callable[[Operation[Any]], Callable[[Name], Awaitable[Any]] | None]
 Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
+
+
+def _nowhere(_request: Operation[Any]) -> None:
+    """This server carries out everything."""
 
 
 class Engine:
@@ -113,9 +118,14 @@ class Engine:
     Args:
         handlers: those of all rooms, one for each operation.
         hosts: the names of the virtual hosts that there are.
+
+    Attributes:
+        elsewhere: gives what has another node of a cluster carry out an operation for a user; None
+            where this server does.
     """
 
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:
+        self.elsewhere: Elsewhere = _nowhere
         self._hosts = hosts
         self._handlers: Handlers = {kind: h for some in handlers for kind, h in some.items()}
 
@@ -137,6 +147,9 @@ class Engine:
         try:
             while True:
                 check()
+                if (node := self.elsewhere(request)) is not None:
+                    asked: Answer = await node(caller.name)
+                    return asked
                 if request.CHANGES:  # it asks in its turn, and is not ended in the middle
                     done: Answer = await handler(Call(caller, check), request)
                     if type(request) not in _LOGGED:

@@ -300,9 +300,9 @@ _TABLE = (
     Argument(
         name=LOCATOR,
         kind=kinds.choice(*_LOCATORS),
-        meaning="Which node of a cluster leads the stream, where messages are confirmed by the tier: "
-        "`client-local` the one that leads the cluster; with all others the streams are spread over "
-        "the nodes",
+        meaning="Which node of a cluster leads the stream, where messages are confirmed by the "
+        "tier: `client-local` the one that leads the cluster; with all others the streams are "
+        "spread over the nodes",
         default="the setting `leader_locator`, which is `client-local`",
         changes=False,
     ),

@@ -123,7 +123,13 @@ class ForgetNode(Operation[None], frozen=True, kw_only=True):
 
 
 class NodeReports(Protocol):
-    """What a node tells of itself, and of its cluster."""
+    """What a node tells of itself, and of its cluster.
+
+    Attributes:
+        secret: by which nodes know each other.
+    """
+
+    secret: str
 
     def facts(self) -> NodeFacts:
         """The node itself."""

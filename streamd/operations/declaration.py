@@ -1,5 +1,6 @@
 """What an operation is declared with."""
 
+from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -50,6 +51,14 @@ WATCHERS = Tagged((MONITORING, ADMINISTRATOR))
 DOORS = Tagged((DOOR,))
 
 
+class At(Enum):
+    """Which node of a cluster carries out an operation."""
+
+    HERE = "the one that is asked"
+    LEADER = "the one that leads the cluster"
+    WRITER = "the one that leads the stream"
+
+
 class Operation(
     msgspec.Struct, Generic[Answer], frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
@@ -63,11 +72,14 @@ class Operation(
         NEEDS: what its user needs, all of them; None: whatever it shows or does depends on who
             asks.
         CHANGES: it changes something.
+        AT: which node of a cluster carries it out; None for the leader where it changes something,
+            else the one that is asked.
     """
 
     NAME: ClassVar[str] = ""
     NEEDS: ClassVar[Need | tuple[Need, ...] | None] = None
     CHANGES: ClassVar[bool] = False
+    AT: ClassVar[At | None] = None
 
 
 def needs_of(kind: type[Operation[Any]] | Operation[Any]) -> tuple[Need, ...]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from streamd.operations.declaration import Allowed, OfHost, OfStream
+from streamd.operations.declaration import Allowed, At, OfHost, OfStream
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
 from streamd.operations.routing import Scalar
@@ -27,6 +27,7 @@ class PublishMessage(OfStream[Published], frozen=True, kw_only=True):
     """
 
     NAME = "message.publish"
+    AT = At.WRITER
     NEEDS = Allowed(Right.WRITE)
     CHANGES = True
 

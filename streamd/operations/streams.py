@@ -6,7 +6,7 @@ import msgspec
 
 from segments.segment import MAX_OFFSET
 from segments.selector import Dialect
-from streamd.operations.declaration import Allowed, Created, Enter, OfHost, OfStream
+from streamd.operations.declaration import Allowed, At, Created, Enter, OfHost, OfStream
 from streamd.operations.names import Name
 from streamd.operations.rights import Right
 
@@ -147,6 +147,7 @@ class TruncateStream(OfStream[Beginning], frozen=True, kw_only=True):
     """
 
     NAME = "stream.truncate"
+    AT = At.WRITER
     NEEDS = Allowed(Right.CONFIGURE)
     CHANGES = True
 
@@ -174,6 +175,7 @@ class ListOffsets(OfStream[list[StoredOffset]], frozen=True, kw_only=True):
     """Offsets that consumers have stored in a stream, by name."""
 
     NAME = "offset.list"
+    AT = At.WRITER
     NEEDS = Allowed(Right.READ)
 
 
@@ -199,6 +201,7 @@ class GetTracking(OfStream[Tracking], frozen=True, kw_only=True):
     """
 
     NAME = "tracking.get"
+    AT = At.WRITER
     NEEDS = Enter()
 
     details: bool = False
@@ -233,6 +236,7 @@ class SetOffset(OfStream[Moved], frozen=True, kw_only=True):
     """
 
     NAME = "offset.set"
+    AT = At.WRITER
     NEEDS = Allowed(Right.READ)
     CHANGES = True
 
@@ -256,6 +260,7 @@ class DeleteOffset(OfStream[Moved], frozen=True, kw_only=True):
     """
 
     NAME = "offset.delete"
+    AT = At.WRITER
     NEEDS = Allowed(Right.READ)
     CHANGES = True
 

@@ -8,6 +8,7 @@ from streamd.operations.declaration import (
     ADMINISTRATORS,
     WATCHERS,
     Allowed,
+    At,
     Enter,
     OfHost,
     OfStream,
@@ -44,6 +45,7 @@ class GetStreamTier(OfStream[StreamTier], frozen=True, kw_only=True):
     """What is in the tier of a stream, and what still waits."""
 
     NAME = "tier.stream"
+    AT = At.WRITER
     NEEDS = Allowed(Right.READ)
 
 
@@ -51,6 +53,7 @@ class ShowStreamTier(OfStream[StreamTier], frozen=True, kw_only=True):
     """The same for whoever may enter the virtual host; paths and causes are for watchers."""
 
     NAME = "tier.show"
+    AT = At.WRITER
     NEEDS = Enter()
 
 
@@ -61,6 +64,7 @@ class VerifyTier(OfStream[Verification], frozen=True, kw_only=True):
     """
 
     NAME = "tier.verify"
+    AT = At.WRITER
     NEEDS = ADMINISTRATORS
 
 

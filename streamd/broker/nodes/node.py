@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -39,10 +40,13 @@ from segments.store.object_store import DeniedError, TierError
 from streamd.broker.nodes import folder
 from streamd.broker.nodes.beats import Beats, NameInUseError, silent
 from streamd.broker.nodes.folder import Facts, NodeFile, NotOursError, Standing
+from streamd.broker.nodes.peers import Peers
 from streamd.broker.nodes.report import forget_node, read_cluster
+from streamd.broker.nodes.secret import read_secret
 from streamd.broker.nodes.watch import BEAT_SECONDS, INTERVALS, LeaderWatch, has_left
 from streamd.broker.tier import claims
 from streamd.broker.tier.identity import begin_epoch, random_name
+from streamd.broker.tier.patience import retry_store
 from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.config import Config
@@ -62,6 +66,18 @@ _SAID = {
 }
 
 
+class ShardsLed(Protocol):
+    """What a node leads of what was placed at nodes; see shards.py."""
+
+    @property
+    def led(self) -> Mapping[str, int]:
+        """Shards, and with which epochs."""
+
+    @property
+    def peers(self) -> Peers:
+        """The other nodes."""
+
+
 class Node:
     """This node; made by `open_node`.
 
@@ -79,6 +95,8 @@ class Node:
         leader: heartbeat of the leader, as a standby has read it last; None for none.
         over: set when it is that no longer, and the server has to start anew.
         has_handed_over: the store has all that this node has confirmed as the leader.
+        shards: that it leads; None while it can lead none.
+        secret: by which nodes know each other, once it has joined.
     """
 
     def __init__(
@@ -94,6 +112,8 @@ class Node:
         self.leader: Heartbeat | None = None
         self.over = trio.Event()
         self.has_handed_over = False
+        self.shards: ShardsLed | None = None
+        self.secret = ""
         self._addresses, self._now_ms = dict(addresses), now_ms
         self._certificate = certificate
         self._data, self._seconds = config.data, float(config.takeover_seconds)
@@ -227,6 +247,7 @@ class Node:
             beats = Beats(*parts, self._say, self._went)
             await beats.join(is_over)
             self._beats = beats
+        self.secret = await retry_store(read_secret, self.store)
         note = folder.note_node
         await threads.in_thread(note, self._data, self.name, self._tier, self._start)
         self._has_joined.set()
@@ -266,6 +287,15 @@ class Node:
 
     def _begin(self, role: NodeRole, view: Callable[[], Cluster]) -> None:
         self.role, self._since_ms, self._view = role, self._now_ms(), view
+        self.hurry()
+
+    @property
+    def is_alone(self) -> bool:
+        """No other node was seen for a while."""
+        return self._beats is not None and self._beats.is_alone
+
+    def hurry(self) -> None:
+        """What it does has changed: its heartbeat says so now."""
         if self._beats is not None:
             self._beats.hurry()
 
@@ -323,11 +353,14 @@ class Node:
             revision=0 if cluster is None else cluster.revision,
             addresses=self._addresses,
             certificate=self._certificate(),
+            shards={} if self.shards is None else dict(self.shards.led),
             program=__version__,
         )
 
     def _went(self, began_at: float | None) -> None:
         """A heartbeat of this node went well, or not."""
+        if self.shards is not None:
+            self.shards.peers.beat(began_at)
         if began_at is None:
             self._watch.failed()
             return

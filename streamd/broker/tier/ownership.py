@@ -28,7 +28,7 @@ from segments.disk import Disk
 from segments.store import stores
 from segments.store.cluster import Cluster, WalMark
 from segments.store.metadata_log import Entry, Found, Held
-from segments.store.object_store import TierError
+from segments.store.object_store import ObjectStore, TierError
 from segments.store.stores import probe
 from streamd.broker.catalog.catalog import CatalogError
 from streamd.broker.catalog.unlogged import State, Unlogged, change_in, packed
@@ -75,6 +75,7 @@ class Ownership:
     Args:
         config: settings of the server.
         use: hears of what changes.
+        open_store: gives the store; default that of the settings.
 
     Attributes:
         identity: see above; its epoch is higher once the store has seen that one.
@@ -83,7 +84,14 @@ class Ownership:
         may_move: what is at the store's address may be another one for a while, see claims.py.
     """
 
-    def __init__(self, config: Config, identity: Identity, disk: Disk, use: OwnershipUse) -> None:
+    def __init__(
+        self,
+        config: Config,
+        identity: Identity,
+        disk: Disk,
+        use: OwnershipUse,
+        open_store: Callable[[], ObjectStore] | None = None,
+    ) -> None:
         self.identity = identity
         self.state, self.sentence = TierState.AWAY, ""
         self.fence = ""
@@ -92,7 +100,8 @@ class Ownership:
         self.may_move = config.tier.startswith("file:")
         self._notes = Unlogged(config.data)
         self._begins = str(PurePath(config.data, BEGIN_FILE))
-        self._open_store = partial(stores.open_store, config.tier, config.tier_endpoint)
+        of_config = partial(stores.open_store, config.tier, config.tier_endpoint)
+        self._open_store = open_store or of_config
         self._store: CountedStore | None = None
         self._held: Held | None = None
         self._is_fit = False

@@ -144,6 +144,12 @@ class Removals:
             self._pending.append(await self._note_deletion(sorted(keys)))
             self._has_pending.set()
 
+    def note(self, deletion: Deletion | None) -> None:
+        """What was written down of streams that were gone before is to be carried out."""
+        if deletion is not None:
+            self._pending.append(deletion)
+            self._has_pending.set()
+
     async def withdraw_deletion(self, deletion: Deletion | None) -> None:
         """They were not deleted after all."""
         if deletion is not None:

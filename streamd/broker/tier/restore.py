@@ -480,7 +480,8 @@ class _Restore:
         names = {(one.row.virtual_host, one.row.name) for one in streams}
         with usable_catalog(self._data) as catalog:
             rows = list(catalog.streams())
-        return [row for row in rows if (row.virtual_host, row.name) not in names]
+        known = (row for row in rows if not row.shard)  # others are in tiers of their own
+        return [row for row in known if (row.virtual_host, row.name) not in names]
 
     def _begin_unstored(self, row: StreamRow) -> None:
         folder = stream_folder(self._data, row.virtual_host, row.name)

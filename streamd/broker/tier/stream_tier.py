@@ -259,10 +259,12 @@ class TieredStream:
     @property
     def life(self) -> str | None:
         """The life of the stream; None where nobody has looked, empty where it has no files yet."""
+        row = self._row()
+        if row is not None and row.life:
+            return row.life
         figures = None if self._stream is None else self._stream.figures
         if figures is not None:
             return figures.life or None
-        row = self._row()
         return "" if row is not None and not row.has_files else None
 
     @property

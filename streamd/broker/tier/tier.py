@@ -24,7 +24,7 @@ from segments import Log, SegmentsError
 from segments.disk import OsDisk
 from segments.store.metadata_log import Held
 from segments.store.object_names import StreamKey
-from segments.store.object_store import TierError
+from segments.store.object_store import ObjectStore, TierError
 from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.catalog.writer import CatalogWriter, Subject
 from streamd.broker.declared.rows import StreamRow
@@ -75,6 +75,7 @@ class Tier:
         fetcher: reads from the store, once that is known.
         catalog: whose changes are logged in the store.
         traffic: what is counted of it.
+        open_store: gives the store; default that of the settings.
 
     Attributes:
         now_ms: the wall clock.
@@ -89,6 +90,7 @@ class Tier:
         fetcher: Fetcher,
         catalog: CatalogWriter,
         traffic: Traffic,
+        open_store: Callable[[], ObjectStore] | None = None,
     ) -> None:
         line = Line()
         self._backlog = Backlog(line)
@@ -105,7 +107,7 @@ class Tier:
         self._open: dict[TieredStream, None] = {}
         self._waits: set[trio.CancelScope] = set()  # of those who wait for uploads
         self._has_log = trio.Event()
-        self.ownership = ownership = Ownership(config, identity, disk, self)
+        self.ownership = ownership = Ownership(config, identity, disk, self, open_store)
         self.uploader = Uploader(supervisor, lambda: ownership.may_write, ownership.look_again)
         self.removals = Removals(
             config.data, disk, ownership, self.uploader, self._streams, now_ms, delay_ms

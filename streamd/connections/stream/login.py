@@ -4,14 +4,16 @@ The same check serves a client that sends a new secret later.
 """
 
 import platform
+import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from streamd.auth.authentication import AuthenticationFailed, Authenticator, counted
+from streamd.auth.authentication import PLAIN, AuthenticationFailed, Authenticator, counted
 from streamd.auth.users import Account, Rights
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery
+from streamd.connections.stream.node_link import NONCE, PRODUCT as NODE_PRODUCT
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
 from streamd.net.outbox import Outbox
@@ -72,6 +74,7 @@ class Login:
         self._authenticator = authenticator
         self._traffic = services.broker.traffic.protocol(STREAM_PROTOCOL)
         self.mechanism = ""
+        self._nonce = ""  # for a node of the cluster
         self.opened_at_ms = 0
         self._command: c.ClientCommand | None = None  # the last one given to `answer`
 
@@ -85,7 +88,10 @@ class Login:
         match command:
             case c.PeerProperties(corr, properties):
                 self.properties = dict(properties)
-                told = _PROPERTIES + (_READ_ONLY if self._broker.is_read_only else ())
+                told = _PROPERTIES + (_READ_ONLY if self._is_read_only else ())
+                if self.properties.get("product") == NODE_PRODUCT:
+                    self._nonce = secrets.token_hex(16)
+                    told += (Pair(NONCE, self._nonce),)
                 if self._broker.has_alarms:
                     told += (_TROUBLE,)
                 return [c.PeerPropertiesResponse(corr, ResponseCode.OK, told)]
@@ -113,9 +119,19 @@ class Login:
         answer = c.SaslAuthenticateResponse(command.correlation_id, code)
         return Refusal(answer, waits=failed.is_guess)
 
+    @property
+    def _is_read_only(self) -> bool:
+        """Nothing can be published or changed here."""
+        shards = self._broker.shards
+        return self._broker.is_read_only and not (shards is not None and shards.leads_streams)
+
     async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
         with counted(self._traffic):
-            self._account = await self._authenticator.prove(command.mechanism, command.data)
+            acts = None
+            if self._nonce and command.mechanism == PLAIN:
+                acts = self._authenticator.node_acts(command.data, self._nonce)
+            proven = self._authenticator.prove
+            self._account = acts or await proven(command.mechanism, command.data)
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
         return [answer, c.Tune(self._services.config.frame_max, self._services.config.heartbeat)]

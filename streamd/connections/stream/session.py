@@ -1,20 +1,35 @@
 """The requests of an open connection, and who carries out which command."""
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from streamd.broker.streams.stream import Stream
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.finding import Finding
+from streamd.connections.stream.forwarding import CHANGES, Forwarding
 from streamd.connections.stream.management import Management
 from streamd.connections.stream.publishers import Publishers
-from streamd.connections.stream.response_codes import OK
+from streamd.connections.stream.response_codes import OK, code_of
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
+from streamd.operations.errors import Refused
+from streamd.operations.names import as_sent
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import CommandVersions
 
 __all__ = ["Context", "Session"]
+
+logger = logging.getLogger(__name__)
+
+# Answers to what is forwarded: each has a number and a code.
+_ANSWERS: dict[type[Any], Any] = {
+    c.Create: c.CreateResponse,
+    c.Delete: c.DeleteResponse,
+    c.CreateSuperStream: c.CreateSuperStreamResponse,
+    c.DeleteSuperStream: c.DeleteSuperStreamResponse,
+}
 
 # What clients may send, with versions, in RabbitMQ's order: one client finds Publish by its place.
 _VERSIONS = tuple(
@@ -58,6 +73,7 @@ class Session:
         self._consumers = Consumers(context)
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
         self._streams, self._finding = Streams(context), Finding(context)
+        self._forwarding = Forwarding(context.broker)
         parts = (
             self._publishers,
             self._consumers,
@@ -85,6 +101,11 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
+        if self._context.host.read_only is not None and self._context.broker.shards is not None:
+            await self._look_elsewhere(command)
+            if isinstance(command, CHANGES) and self._forwarding.leader() is not None:
+                await self._forward([command])
+                return
         handler = self._handlers.get(type(command))
         if handler is not None:
             await handler(command)
@@ -96,7 +117,32 @@ class Session:
 
     async def create_all(self, commands: Sequence[c.Create]) -> None:
         """Carry out requests to create streams; answers are in the outbox on return."""
-        await self._streams.create_all(commands)
+        if self._forwarding.leader() is not None:
+            await self._forward(commands)
+        else:
+            await self._streams.create_all(commands)
+
+    async def _forward(self, commands: Sequence[c.ClientCommand]) -> None:
+        """Have the node that leads carry out what changes what is declared."""
+        context = self._context
+        user, host = context.rights.user, context.host.name
+        try:
+            answers = await self._forwarding.commands(user, host, commands)
+        except Refused as refused:
+            logger.info("not done: %s", refused.details)
+            code = code_of(refused)
+            answers = [_ANSWERS[type(one)](one.correlation_id, code) for one in commands]  # type: ignore[union-attr]
+        for answer in answers:
+            context.answer(answer)
+
+    async def _look_elsewhere(self, command: c.ClientCommand) -> None:
+        """Before it is said that a stream is not there: another node may just have declared it."""
+        named = [getattr(command, "stream", None), getattr(command, "super_stream", None)]
+        named += getattr(command, "streams", ())
+        host = self._context.host
+        names = (as_sent(name) for name in named if name)
+        if any(not host.has_stream(name) and not host.topology.has(name) for name in names):
+            await self._context.broker.read_on()
 
     async def settled(self) -> None:
         """Return when everything the connection has published is stored or refused."""

@@ -157,25 +157,33 @@ class Streams:
     # -- looking at them
 
     async def _metadata(self, command: c.Metadata) -> None:
-        streams = []
+        streams, brokers = [], {self._context.address: 0}
         async for name in in_turns(dict.fromkeys(map(as_sent, command.streams))):
             code = self._code(name)
-            streams.append(StreamMetadata(name, code, 0 if code == OK else NO_LEADER, ()))
-        brokers = (BrokerAddress(0, *self._leader()),)
-        answer = c.MetadataResponse(command.correlation_id, brokers, tuple(streams))
+            address = self._leader(name) if code == OK else None
+            leader = NO_LEADER
+            if address is not None:
+                leader = brokers.setdefault(address, len(brokers))
+            streams.append(StreamMetadata(name, code, leader, ()))
+        told = tuple(BrokerAddress(number, *address) for address, number in brokers.items())
+        answer = c.MetadataResponse(command.correlation_id, told, tuple(streams))
         await self._context.answer_in_turns(answer)
 
-    def _leader(self) -> tuple[str, int]:
-        """Where all streams can be changed, as far as that is known; this server if not."""
-        context = self._context
-        read_only = context.host.read_only
-        found = None if read_only is None else read_only.leader(is_tls=context.is_tls)
-        return found or context.address
+    def _leader(self, name: Name) -> tuple[str, int] | None:
+        """Where a stream can be written; None where nobody knows, and this server cannot read it."""
+        context, host = self._context, self._context.host
+        writer = host.writer(name)
+        if writer is None:
+            return context.address
+        found = writer.leader(is_tls=context.is_tls)
+        return found if found is not None or host.row(name).shard else context.address
 
     def _code(self, name: Name) -> ResponseCode:
         try:
             self._require_any(name)
-            self._context.host.find(name)
+            host = self._context.host
+            if not host.has_stream(name) or host.writer(name) is None:  # others know their own
+                host.find(name)
         except Refused as refused:
             return code_of(refused)
         return OK

@@ -1,0 +1,310 @@
+"""Shards: the streams that were placed at a node, and who leads them.
+
+Theory of operation. A stream whose messages are confirmed by the tier can be placed at a node when
+it is declared (`place`). All that were placed at one node are a shard, with a tier of its own below
+that of the cluster: the node leads it, and where that is gone another one does. One task keeps each
+shard:
+
+    follows    another node leads it, or nobody: its streams are read, see shard_follower.py
+               `_wants` says that this node is to lead it: leads
+    leads      see led_shard.py
+               another node has claimed it: follows
+
+A node leads its own shard once it has started, whoever has led it until then, and others that
+nobody leads: when the node that did has left, or is gone (watch.py), or has not said for as long
+that it does. Of those who are there, one begins after the other, in an order that depends on the
+shard. Two that claim one at the same time do no harm: the tier of the shard fences all but one.
+
+Who leads what, each node says in its heartbeat, and clients are told so.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack
+from hashlib import blake2b
+
+import trio
+
+from segments.errors import SegmentsError
+from segments.store.object_names import shard_prefix
+from segments.store.object_store import TierError
+from segments.store.prefixed import PrefixedStore
+from streamd.broker.broker import Broker
+from streamd.broker.declared.rows import StreamRow
+from streamd.broker.elsewhere import Elsewhere
+from streamd.broker.nodes.led_shard import LedShard, lead
+from streamd.broker.nodes.node import Node
+from streamd.broker.nodes.peers import Peers
+from streamd.broker.nodes.shard_follower import follow
+from streamd.broker.resources import ServerResources
+from streamd.broker.tier.pauses import next_pause
+from streamd.broker.tier.requests import CountedStore
+from streamd.broker.tier.restore import RestoreError
+from streamd.config import Config
+from streamd.operations.arguments import (
+    CLIENT_LOCAL,
+    CONFIRM,
+    LOCATOR,
+    STORE,
+    TIER,
+    Arguments,
+)
+from streamd.operations.cluster import LeaderFacts
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
+
+
+class Shards:
+    """The shards of a cluster, as one node has them.
+
+    Args:
+        config: of the node.
+        node: it.
+
+    Attributes:
+        peers: the other nodes.
+    """
+
+    def __init__(self, config: Config, node: Node) -> None:
+        self._config, self._node = config, node
+        self._seconds = float(config.takeover_seconds)
+        self.peers = Peers(node.name, node.store, self._seconds, lambda: node.is_alone)
+        self._base: ServerResources | None = None
+        self._led: dict[str, LedShard] = {}
+        self._elsewhere: dict[str, ServerResources] = {}
+        self._wishes: set[str] = {node.name}
+        self._keepers: dict[str, trio.Event] = {}  # set when something has changed
+        self._led_by: dict[str, str] = {}  # the node that was seen to lead it last
+        self._orphaned_at: dict[str, float] = {}
+        self._used: Counter[str] | None = None  # streams, also some that are being declared
+        self._rows: Callable[[], Iterator[StreamRow]] = lambda: iter(())
+        self._broker: Broker
+        self._read_on: Callable[[], Awaitable[None]]
+
+    # -- what streams work with, see resources.Shards
+
+    def use(self, base: ServerResources) -> None:
+        """What streams of this node work with that were placed nowhere."""
+        self._base = base
+
+    def resources(self, shard: str) -> ServerResources:
+        """See resources.Shards."""
+        led = self._led.get(shard)
+        if led is not None:
+            return led.resources
+        found = self._elsewhere.get(shard)
+        if found is None:
+            assert self._base is not None  # noqa: S101 - the broker has said so
+            follower = Elsewhere(shard, lambda is_tls: self.address(shard, is_tls=is_tls))
+            found = self._base._replace(follower=follower, tier=None, fetcher=None)
+            self._elsewhere[shard] = found
+        return found
+
+    def place(self, arguments: Arguments) -> str:
+        """See resources.Shards."""
+        confirm = arguments.get(CONFIRM, self._config.confirm)
+        locator = arguments.get(LOCATOR, self._config.leader_locator)
+        is_stored = confirm == STORE and arguments.get(TIER, True)
+        there = self._there()
+        if not is_stored or locator == CLIENT_LOCAL or len(there) < 2:  # noqa: PLR2004 - others
+            return ""
+        if self._used is None:
+            self._used = Counter(row.shard for row in self._rows() if row.shard)
+        used = self._used
+        best = min(there, key=lambda shard: (used[shard], shard))
+        used[best] += 1
+        return best
+
+    def _there(self) -> list[str]:
+        """Shards of nodes that are there, and that lead them."""
+        mine = [self._node.name] if self._node.name in self._led else []
+        others = (name for name, peer in self.peers.nodes.items() if peer.is_there)
+        return [*mine, *(name for name in others if self.leader(name) == name)]
+
+    # -- who leads
+
+    @property
+    def led(self) -> Mapping[str, int]:
+        """Shards that this node leads, and with which epochs."""
+        return {
+            shard: led.tier.ownership.identity.epoch
+            for shard, led in self._led.items()
+            if led.tier.ownership.may_write
+        }
+
+    @property
+    def leads_streams(self) -> bool:
+        """There is a stream in a shard that this node leads."""
+        return any(row.shard in self._led for row in self._rows() if row.shard)
+
+    def leader(self, shard: str) -> str:
+        """The node that leads a shard, as far as is known; empty for none."""
+        led = self.led
+        found = self.peers.leading(shard)
+        if shard in led and (found is None or found.epoch <= led[shard]):
+            return self._node.name
+        return "" if found is None else found.node
+
+    def node(self, shard: str) -> LeaderFacts | None:
+        """See resources.Shards."""
+        leader = self.leader(shard)
+        if leader == self._node.name and leader:
+            return None
+        peer = self.peers.nodes.get(leader)
+        if peer is None or peer.beat is None:
+            return LeaderFacts()
+        beat = peer.beat
+        return LeaderFacts(beat.node, beat.start, dict(beat.addresses), beat.certificate)
+
+    def address(self, shard: str, *, is_tls: bool) -> tuple[str, int] | None:
+        """Where clients of the stream protocol reach who leads a shard; None where nobody does."""
+        peer = self.peers.nodes.get(self.leader(shard))
+        if peer is None or peer.beat is None:
+            return None
+        return peer.beat.addresses.get("stream/ssl" if is_tls else "stream")
+
+    # -- the tasks
+
+    async def run(self, broker: Broker, read_on: Callable[[], Awaitable[None]]) -> None:
+        """Keep all shards until cancelled.
+
+        Args:
+            broker: has their streams.
+            read_on: returns when all streams are known that the cluster has.
+        """
+        self._broker, self._rows, self._read_on = broker, broker.rows, read_on
+        told = ""
+        with ExitStack() as stack:
+            self._node.shards = self
+            stack.callback(setattr, self._node, "shards", None)
+            async with trio.open_nursery() as nursery:
+                while True:
+                    try:
+                        await self.peers.look()
+                        told = ""
+                    except TierError as error:
+                        if not told:
+                            logger.warning("cannot see the other nodes at the moment: %s", error)
+                        told = str(error)
+                    self._note_leaders()
+                    self._used = None
+                    for shard in self._all() - self._keepers.keys():
+                        self._keepers[shard] = trio.Event()
+                        nursery.start_soon(self._keep, shard, name=f"keeping the shard {shard}")
+                    for shard in list(self._keepers):
+                        self._wake(shard)
+                    await trio.sleep(self.peers.pause)
+
+    def _all(self) -> set[str]:
+        return {self._node.name, *(row.shard for row in self._rows() if row.shard)}
+
+    def _note_leaders(self) -> None:
+        now = trio.current_time()
+        for shard in self._all():
+            leader = self.leader(shard)
+            if leader:
+                self._led_by[shard] = leader
+                self._orphaned_at.pop(shard, None)
+            else:
+                self._orphaned_at.setdefault(shard, now)
+
+    def _wake(self, shard: str) -> None:
+        self._keepers[shard].set()
+        self._keepers[shard] = trio.Event()
+
+    def _wants(self, shard: str) -> bool:
+        """Whether this node is to lead a shard."""
+        if shard in self._wishes:
+            return True
+        orphaned_at = self._orphaned_at.get(shard)
+        if orphaned_at is None or not self.peers.num_rounds:
+            return False
+        before = self._led_by.get(shard)
+        peer = None if before is None else self.peers.nodes.get(before)
+        if peer is not None and not (peer.has_left or peer.watch.is_gone) and not peer.is_there:
+            return False  # it is silent, and not for long enough
+        waits = 0.0 if peer is not None and not peer.is_there else self._seconds
+        waits += 2 * self.peers.pause * self._rank(shard)
+        return trio.current_time() >= orphaned_at + waits
+
+    def _rank(self, shard: str) -> int:
+        """How many nodes that are there come before this one."""
+
+        def place(node: str) -> bytes:
+            return blake2b(f"{shard}\0{node}".encode()).digest()
+
+        mine = place(self._node.name)
+        others = (name for name, peer in self.peers.nodes.items() if peer.is_there)
+        return sum(place(name) < mine for name in others)
+
+    async def _keep(self, shard: str) -> None:
+        pause = 0.0
+        while True:
+            is_wanted = self._wants(shard)
+            try:
+                await (self._lead(shard) if is_wanted else self._follow(shard))
+                pause = 0.0
+            except (RestoreError, SegmentsError) as error:
+                what = "lead" if is_wanted else "follow"
+                logger.warning("cannot %s the shard of node %s: %s", what, shard, error)
+                if is_wanted:
+                    self._orphaned_at.pop(shard, None)  # another one may do, meanwhile
+                pause = min(next_pause(pause), _LONGEST_PAUSE)
+                await trio.sleep(pause)
+
+    def _store(self, shard: str) -> CountedStore:
+        return CountedStore(PrefixedStore(self._node.store, shard_prefix(shard)))
+
+    async def _follow(self, shard: str) -> None:
+        """Follow a shard until this node is to lead it; for as long as there is no stream, wait."""
+        assert self._base is not None  # noqa: S101 - the broker has said so
+        while not (self._wants(shard) or any(row.shard == shard for row in self._rows())):
+            await self._keepers[shard].wait()
+        if self._wants(shard):
+            return
+        elsewhere = self.resources(shard).follower
+        assert elsewhere is not None  # noqa: S101 - this node does not lead it
+        parts = self._config, self._store(shard), self._base, self._broker, elsewhere.read_only
+        async with follow(shard, *parts) as resources:
+            self._elsewhere[shard] = resources
+            try:
+                await self._broker.load_again(shard)
+                while not self._wants(shard):
+                    await self._keepers[shard].wait()
+            finally:
+                del self._elsewhere[shard]
+            await self._broker.load_again(shard)
+
+    async def _lead(self, shard: str) -> None:
+        assert self._base is not None  # noqa: S101 - the broker has said so
+        parts = self._config, self._store(shard), self._base, self._placed
+        async with lead(shard, *parts) as led:
+            self._led[shard] = led
+            failed: SegmentsError | None = None
+            try:
+                await self._broker.load_again(shard)
+                await led.begin()
+                self._wishes.discard(shard)
+                self._orphaned_at.pop(shard, None)
+                self._led_by[shard] = self._node.name
+                self._node.hurry()
+                epoch = led.tier.ownership.identity.epoch
+                text = "node %s leads the shard of node %s, epoch %s"
+                logger.info(text, self._node.name, shard, epoch)
+                await led.tier.ownership.fenced()
+                logger.warning("another node leads the shard of node %s from now on", shard)
+            except SegmentsError as error:
+                failed = error
+            finally:
+                del self._led[shard]
+            await self._broker.load_again(shard)
+            self._node.hurry()
+        if failed is not None:  # here, as the block would put it into a group
+            raise failed
+
+    async def _placed(self, shard: str) -> list[StreamRow]:
+        await self._read_on()
+        return [row for row in self._rows() if row.shard == shard]

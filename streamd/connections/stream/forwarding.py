@@ -1,0 +1,115 @@
+"""What another node of the cluster does for the users of this one.
+
+What is declared changes at the node that leads the cluster; what belongs to a stream, as offsets
+that consumers have stored, is with the one that leads its shard. Both are asked over a connection
+for that one request: they are rare, and nothing of it can be out of date.
+"""
+
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from streamd.broker.broker import Broker
+from streamd.broker.catalog.catalog import DEFAULT_HOST
+from streamd.connections.stream.node_link import NodeLink, open_link
+from streamd.connections.stream.response_codes import code_of
+from streamd.hop.declared import answer_of
+from streamd.hop.messages import encode
+from streamd.operations.cluster import LeaderFacts
+from streamd.operations.declaration import At, Operation
+from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
+
+_PART = 24_000  # characters of base64 in one string
+_REASONS = {code_of(Refused(reason, "")): reason for reason in reversed(Reason)}
+CHANGES = (c.Create, c.Delete, c.CreateSuperStream, c.DeleteSuperStream)
+
+
+class Forwarding:
+    """Asks other nodes.
+
+    Args:
+        broker: knows the node that it is of, and where streams are.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def leader(self) -> LeaderFacts | None:
+        """Who leads the cluster; None where this server does, or is no node of one with shards."""
+        node = self._broker.node
+        if node is None or self._broker.shards is None or not self._broker.is_read_only:
+            return None
+        return node.served_by()
+
+    def _node_for(self, request: Operation[Any]) -> LeaderFacts | None:
+        """Who carries out an operation; None for this server."""
+        at = request.AT or (At.LEADER if request.CHANGES else At.HERE)
+        if at is At.LEADER:
+            return self.leader()
+        shards = self._broker.shards
+        if at is At.WRITER and shards is not None:
+            host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]
+            row = None if host is None else host.find_row(request.stream)  # type: ignore[attr-defined]
+            if row is not None and (row.shard or self._broker.is_read_only):
+                return shards.node(row.shard) if row.shard else self.leader()
+        return None
+
+    def operation(self, request: Operation[Any]) -> Callable[[Name], Awaitable[Any]] | None:
+        """What carries out an operation for a user; None where this server does."""
+        node = self._node_for(request)
+        if node is None:
+            return None
+
+        async def ask(user: Name) -> Any:  # noqa: ANN401 - of any kind
+            return await self._ask(node, user, request)
+
+        return ask
+
+    async def _ask(self, node: LeaderFacts, user: Name, request: Operation[Any]) -> Any:  # noqa: ANN401
+        text = base64.b64encode(encode(request)).decode("ascii")
+        parts = [text[at : at + _PART] for at in range(0, len(text), _PART)] or [""]
+        pairs = tuple(Pair(f"fields.{number:09}", part) for number, part in enumerate(parts))
+        pairs = (Pair("fields", pairs[0].value), *pairs[1:])
+        host = getattr(request, "vhost", None) or next(
+            iter(self._broker.virtual_hosts), DEFAULT_HOST
+        )
+        (answer,) = await self._carry_out(node, user, host, [c.Manage(0, request.NAME, pairs)])
+        if answer.code != ResponseCode.OK:
+            raise Refused(_REASONS.get(answer.code, Reason.INTERNAL_ERROR), answer.reason)
+        found = "".join(value for row in answer.rows for _, value in row)
+        content = base64.b64decode(found)
+        return msgspec.msgpack.decode(content, type=answer_of(type(request)))
+
+    async def commands(self, user: Name, host: Name, commands: Sequence[Any]) -> list[Any]:
+        """The answers of the leader to commands that change what is declared."""
+        leader = self.leader()
+        if leader is None:
+            raise Refused(Reason.NOT_AVAILABLE, "this node leads since")
+        return await self._carry_out(leader, user, host, commands)
+
+    async def _carry_out(
+        self, node: LeaderFacts, user: Name, host: Name, commands: Sequence[Any]
+    ) -> list[Any]:
+        own = self._broker.node
+        if own is None or not node.name:
+            raise Refused(Reason.NOT_AVAILABLE, "nobody leads at the moment; ask again")
+        refused: Refused | None = None
+        answers: list[Any] = []
+        async with open_link(node, own.secret, user, host) as link:
+            try:
+                answers = [await _asked(link, command) for command in commands]
+            except Refused as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        await self._broker.read_on()  # who has been answered finds it here, too
+        return answers
+
+
+async def _asked(link: NodeLink, command: Any) -> Any:  # noqa: ANN401 - of any kind
+    return await link.ask(command)

@@ -1,0 +1,149 @@
+"""A connection of the stream protocol from one node of a cluster to another, for one user.
+
+A node that does not lead the cluster has requests carried out there that change what is declared.
+The other node sees the user, and checks its rights: that it is a node who asks for it, the secret
+of the cluster proves (broker/nodes/secret.py).
+"""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+
+from streamd.broker.nodes.secret import proof
+from streamd.net import passing
+from streamd.net.transport import Transport, TransportClosed
+from streamd.operations.cluster import LeaderFacts
+from streamd.operations.errors import Reason, Refused
+from streamd.wire.stream import NEED_DATA, Connection, Role, codec, commands as c
+from streamd.wire.stream.fields import Pair
+
+NODE = "~node"  # in the place of a user who logs in with a password
+PRODUCT, NONCE = "streamd node", "node_nonce"
+
+_LOGIN_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
+_FRAME_MAX = 16 << 20
+Answer = TypeVar("Answer")
+
+
+class NodeLink:
+    """An open connection; made by `open_link`.
+
+    Attributes:
+        is_lost: it is gone.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.is_lost = False
+        self._transport = transport
+        self._wire = Connection(Role.CLIENT, None)
+        self._last = 0
+        self._waiting: dict[int, tuple[trio.Event, list[Any]]] = {}
+
+    async def log_in(self, secret: str, user: str, virtual_host: str) -> None:
+        """Go through the login.
+
+        Raises:
+            Refused: the other one does not let us in.
+            TransportClosed: it is gone.
+        """
+        answer = await self._step(c.PeerProperties, (Pair("product", PRODUCT),))
+        nonce = dict(answer.properties).get(NONCE, "")
+        await self._step(c.SaslHandshake)
+        words = f"{user}\0{NODE}\0{proof(secret, nonce, user)}"
+        await self._step(c.SaslAuthenticate, "PLAIN", words.encode())
+        while not isinstance(await self._next(), c.Tune):
+            pass
+        await self._transport.send(self._wire.send(c.Tune(_FRAME_MAX, 0)))
+        await self._step(c.Open, virtual_host)
+
+    async def _step(self, kind: type[Any], *fields: object) -> Any:  # noqa: ANN401 - of any kind
+        self._last += 1
+        await self._transport.send(self._wire.send(kind(self._last, *fields)))
+        answer: Any = await self._next()
+        if answer.code != 1:
+            details = f"the node that leads answers {kind.__name__} with {answer.code}"
+            raise Refused(Reason.NOT_AVAILABLE, details)
+        return answer
+
+    async def _next(self) -> c.Command:
+        while (command := self._wire.next_command()) is NEED_DATA:
+            data = await self._transport.receive()
+            if not data:
+                raise TransportClosed
+            self._wire.receive_data(data)
+        return command
+
+    async def run(self) -> None:
+        """Take answers until it ends."""
+        try:
+            while True:
+                command: Any = await self._next()
+                waiting = self._waiting.get(getattr(command, "correlation_id", -1))
+                if waiting is not None:
+                    waiting[1].append(command)
+                    waiting[0].set()
+        except TransportClosed:
+            pass
+        finally:
+            self.is_lost = True
+            for event, _ in self._waiting.values():
+                event.set()
+
+    async def ask(self, command: Any) -> Any:  # noqa: ANN401 - of any kind
+        """Have a request carried out; the answer has the correlation id of the request.
+
+        Raises:
+            Refused: the connection is gone, or there is no answer: nobody knows what was done.
+        """
+        self._last += 1
+        number = self._last
+        fields = {name: getattr(command, name) for name in command.__struct_fields__}
+        sent = type(command)(**(fields | {"correlation_id": number}))
+        waiting = self._waiting[number] = trio.Event(), []
+        try:
+            with trio.move_on_after(_ANSWER_SECONDS):
+                await self._transport.send(codec.encode(sent))
+                await waiting[0].wait()
+        except TransportClosed:
+            self.is_lost = True
+        finally:
+            del self._waiting[number]
+        if not waiting[1]:
+            details = "the node that leads has not answered; look whether it is done, and ask again"
+            raise Refused(Reason.NOT_AVAILABLE, details)
+        answer = waiting[1][0]
+        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
+        return type(answer)(**(fields | {"correlation_id": command.correlation_id}))
+
+
+@asynccontextmanager
+async def open_link(
+    leader: LeaderFacts, secret: str, user: str, virtual_host: str
+) -> AsyncIterator[NodeLink]:
+    """A connection to a node that has logged in; it ends with the block.
+
+    Raises:
+        Refused: it is not reached, or does not let us in.
+    """
+    address = leader.addresses.get("stream")
+    if address is None:
+        details = f"node {leader.name}, which leads, has no port of the stream protocol without TLS"
+        raise Refused(Reason.NOT_AVAILABLE, details)
+    try:
+        with trio.fail_after(_LOGIN_SECONDS):
+            transport = await passing.connect(*address)
+            link = NodeLink(transport)
+            await link.log_in(secret, user, virtual_host)
+    except (OSError, ssl.SSLError, TransportClosed, trio.TooSlowError) as error:
+        details = f"node {leader.name}, which leads, is not reached at {address}"
+        raise Refused(Reason.NOT_AVAILABLE, details) from error
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            yield link
+            nursery.cancel_scope.cancel()
+    finally:
+        transport.close()

@@ -1,0 +1,246 @@
+"""Streams that are placed at nodes: who leads them, and what becomes of them."""
+
+from pathlib import Path
+
+import trio
+
+from streamd.wire.stream import ResponseCode, commands as c
+from tests.broker.nodes.support import Nodes, RunningNode, cluster, until
+from tests.broker.tier.support import A_FRAME, bodies
+from tests.support.server import FIRST, OK, Peer
+
+SPREAD = {"queue_leader_locator": "balanced"}
+NAMES = ("s0", "s1", "s2", "s3", "s4", "s5")
+
+
+async def _three(nodes: Nodes, **settings: object) -> dict[str, RunningNode]:
+    """Three nodes, each of which leads its shard; `a` leads the cluster."""
+    found = {}
+    for name in ("a", "b", "c"):
+        found[name] = node = nodes.start(name, confirm="store", **settings)
+        await until(lambda: node.is_leader if name == "a" else node.is_standby)  # noqa: B023
+    await trio.sleep(15)
+    return found
+
+
+async def _leaders(node: RunningNode, *names: str) -> dict[str, str]:
+    """The node that leads each stream, as clients are told."""
+    peer = await node.peer()
+    answer = await peer.ask(c.Metadata, names)
+    brokers = {number: host.removesuffix(".example") for number, host, _ in answer.brokers}
+    await peer.vanish()
+    return {one.stream: brokers.get(one.leader, "") for one in answer.streams}
+
+
+async def _placed(node: RunningNode, *names: str) -> dict[str, str]:
+    """Streams that are spread over the nodes, and who leads them."""
+    peer = await node.peer()
+    for name in names:
+        await peer.create(name, **SPREAD)
+    return await _leaders(node, *names)
+
+
+async def _publisher(node: RunningNode, stream: str) -> Peer:
+    """A publisher of a stream at the node that leads it, as soon as it may be one."""
+    while True:
+        peer = await node.peer()
+        code = await peer.code(c.DeclarePublisher, 1, "p", stream)
+        if code == OK:
+            return peer
+        assert code == ResponseCode.STREAM_NOT_AVAILABLE
+        await peer.vanish()
+        await trio.sleep(0.5)
+
+
+async def _read(node: RunningNode, stream: str, count: int) -> list[bytes]:
+    """What a node has of a stream, as soon as it can be read there."""
+    while True:
+        peer = await node.peer()
+        code = await peer.code(c.Subscribe, 1, stream, FIRST, 100, ())
+        if code == OK:
+            break
+        assert code == ResponseCode.STREAM_NOT_AVAILABLE
+        await peer.vanish()
+        await trio.sleep(0.5)
+    found = await peer.bodies(count)
+    await peer.vanish()
+    return found
+
+
+def _of(leaders: dict[str, str], node: str) -> str:
+    """A stream that a node leads."""
+    return next(name for name, leader in leaders.items() if leader == node)
+
+
+async def test_streams_are_spread_over_the_nodes(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        assert sorted(leaders.values()) == ["a", "a", "b", "b", "c", "c"]
+        for name, leader in leaders.items():
+            publisher = await _publisher(three[leader], name)
+            await publisher.store(bodies(0))
+            for node in three.values():
+                assert await _leaders(node, *NAMES) == leaders
+                assert await _read(node, name, A_FRAME) == bodies(0)
+
+
+async def test_others_do_not_take_what_is_for_the_leader(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        await trio.sleep(5)
+        stream = _of(leaders, "b")
+        for name in ("a", "c"):
+            peer = await three[name].peer()
+            found = await peer.code(c.DeclarePublisher, 1, "", stream)
+            assert found == ResponseCode.STREAM_NOT_AVAILABLE
+
+
+async def test_where_a_node_is_gone_another_one_leads_its_streams(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        await three["b"].kill()
+        del three["b"]
+
+        async def led() -> str:
+            return (await _leaders(three["a"], stream))[stream]
+
+        began_at = trio.current_time()
+        while await led() not in three:
+            await trio.sleep(0.5)
+        assert trio.current_time() - began_at < 16
+        leader = await led()
+        publisher = await _publisher(three[leader], stream)
+        await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+        assert await _read(three[leader], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
+        three["b"] = nodes.start("b", confirm="store")
+        await until(lambda: three["b"].is_standby)
+        while await led() != "b":
+            await trio.sleep(0.5)
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(2 * A_FRAME), first_id=2 * A_FRAME + 1)
+        for node in three.values():
+            assert await _read(node, stream, 3 * A_FRAME) == bodies(0, 3 * A_FRAME)
+
+
+async def test_other_nodes_go_on_while_the_leader_of_the_cluster_is_gone(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        publishers = {n: await _publisher(three[n], _of(leaders, n)) for n in ("b", "c")}
+        for publisher in publishers.values():
+            await publisher.store(bodies(0))
+        await three["a"].kill()
+        await trio.sleep(2)
+        for publisher in publishers.values():
+            await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+        await until(lambda: three["b"].is_leader or three["c"].is_leader)
+        await trio.sleep(30)
+        next_leader = "b" if three["b"].is_leader else "c"
+        found = await _leaders(three[next_leader], *NAMES)
+        assert set(found.values()) == {"b", "c"}
+        for name, leader in found.items():
+            number = 2 * A_FRAME if name in (_of(leaders, "b"), _of(leaders, "c")) else 0
+            publisher = await _publisher(three[leader], name)
+            await publisher.store(bodies(number), first_id=number + 1)
+            assert await _read(three[leader], name, number + A_FRAME) == bodies(0, number + A_FRAME)
+
+
+async def test_one_that_wakes_up_confirms_nothing(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        three["b"].pause()
+        while (leader := (await _leaders(three["a"], stream))[stream]) not in ("a", "c"):
+            await trio.sleep(0.5)
+        other = await _publisher(three[leader], stream)
+        await other.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+        await publisher.publish(bodies(2 * A_FRAME), first_id=2 * A_FRAME + 1)
+        three["b"].go_on()
+        with trio.move_on_after(60):
+            while True:
+                found = await publisher.next()
+                assert not isinstance(found, c.PublishConfirm)
+        assert await _read(three[leader], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
+
+
+async def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
+    """Its node is gone before it hears of that, and one of its name is declared again."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        peer = await three["a"].peer()
+        three["b"].pause()
+        assert await peer.code(c.Delete, stream) == OK
+        await trio.sleep(3)
+        await peer.create(stream, **SPREAD)
+        assert (await _leaders(three["a"], stream))[stream] == "b"
+        await three["b"].kill()
+        while (leader := (await _leaders(three["a"], stream))[stream]) not in ("a", "c"):
+            await trio.sleep(0.5)
+        publisher = await _publisher(three[leader], stream)
+        await publisher.store(bodies(1_000))
+        assert await _read(three[leader], stream, A_FRAME) == bodies(1_000)
+
+
+async def test_any_node_declares_and_deletes(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        await _placed(three["a"], *NAMES)
+        await trio.sleep(5)
+        peer = await three["b"].peer()
+        await peer.create("more", **SPREAD)
+        assert await peer.code(c.Create, "more", ()) == ResponseCode.PRECONDITION_FAILED
+        leader = (await _leaders(three["b"], "more"))["more"]
+        publisher = await _publisher(three[leader], "more")
+        await publisher.store(bodies(0))
+        for node in three.values():
+            assert await _read(node, "more", A_FRAME) == bodies(0)
+        assert await peer.code(c.Delete, "more") == OK
+        for node in three.values():
+            other = await node.peer()
+            found = await other.code(c.DeclarePublisher, 2, "", "more")
+            assert found == ResponseCode.STREAM_DOES_NOT_EXIST
+
+
+async def test_a_super_stream_is_spread(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes, leader_locator="balanced")
+        peer = await three["a"].peer()
+        partitions = tuple(f"all-{number}" for number in range(6))
+        keys = tuple(map(str, range(6)))
+        assert await peer.code(c.CreateSuperStream, "all", partitions, keys, ()) == OK
+        for node in three.values():
+            found = await _leaders(node, *partitions)
+            assert sorted(found.values()) == ["a", "a", "b", "b", "c", "c"]
+        assert await peer.code(c.DeleteSuperStream, "all") == OK
+
+
+async def test_offsets_are_with_who_leads_the_stream(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        await publisher.send(c.StoreOffset("group", stream, 7))
+        await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+        assert (await publisher.ask(c.QueryOffset, "group", stream)).offset == 7
+        await three["b"].end()
+        while (leader := (await _leaders(three["a"], stream))[stream]) not in ("a", "c"):
+            await trio.sleep(0.5)
+        publisher = await _publisher(three[leader], stream)
+        assert (await publisher.ask(c.QueryOffset, "group", stream)).offset == 7
+        found = await publisher.ask(c.QueryPublisherSequence, "p", stream)
+        assert found.sequence == 2 * A_FRAME
