@@ -157,7 +157,8 @@ class Streams:
     # -- looking at them
 
     async def _metadata(self, command: c.Metadata) -> None:
-        streams, brokers = [], {self._context.address: 0}
+        streams: list[StreamMetadata] = []
+        brokers: dict[tuple[str, int], int] = {}
         async for name in in_turns(dict.fromkeys(map(as_sent, command.streams))):
             code = self._code(name)
             address = self._leader(name) if code == OK else None
@@ -165,6 +166,7 @@ class Streams:
             if address is not None:
                 leader = brokers.setdefault(address, len(brokers))
             streams.append(StreamMetadata(name, code, leader, ()))
+        brokers = brokers or {self._context.address: 0}
         told = tuple(BrokerAddress(number, *address) for address, number in brokers.items())
         answer = c.MetadataResponse(command.correlation_id, told, tuple(streams))
         await self._context.answer_in_turns(answer)

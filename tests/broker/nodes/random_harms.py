@@ -13,6 +13,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,8 +38,9 @@ _OPTIONS: dict[str, Any] = {"confirm": "store", "tier_roll_seconds": 3, "confirm
 class Harmed:
     """A cluster, its clients, and what they were told."""
 
-    def __init__(self, nodes: Nodes, seed: int) -> None:
+    def __init__(self, nodes: Nodes, seed: int, *, is_placed: bool) -> None:
         self.told = History()
+        self._is_placed, self._seed = is_placed, seed
         self._nodes, self._chance = nodes, Random(seed)
         self._running: dict[str, RunningNode] = {}
 
@@ -47,7 +50,13 @@ class Harmed:
             self._start(name)
         await until(self._is_whole)
         peer = await self._leader().peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000", **STORED)
+        where = {}
+        if self._is_placed:
+            await trio.sleep(20)  # until each leads its shard
+            where = {"queue_leader_locator": "balanced"}
+            for number in range(self._seed % len(_NAMES)):
+                await peer.create(f"before-{number}", **STORED, **where)
+        await peer.create("s", stream_max_segment_size_bytes="2000", **STORED, **where)
         async with trio.open_nursery() as nursery:
             for name in _NAMES:
                 nursery.start_soon(self._again, name, self._publish)
@@ -179,8 +188,7 @@ class Harmed:
 
     async def _check(self) -> None:
         confirmed, seen = dict(self.told.confirmed), self.told.there()
-        peer = await self._leader().peer()
-        await _done(peer, c.Subscribe, 1, "s", FIRST, 10, ())
+        peer = await self._reader()
         messages: list[Found] = []
         with trio.move_on_after(_READ_SECONDS):
             while seen.keys() - {one.offset for one in messages} or _lacks(messages, confirmed):
@@ -191,6 +199,18 @@ class Harmed:
         history.confirmed_once(messages, confirmed)
         history.nothing_read_is_gone(messages, seen)
         history.gaps_are_whole(messages)
+
+    async def _reader(self) -> Peer:
+        """At any node, as soon as that has the stream."""
+        with trio.fail_after(_PATIENCE):
+            while True:
+                node = self._running[self._chance.choice(_NAMES)]
+                with suppress(trio.EndOfChannel, trio.BrokenResourceError):
+                    peer = await (node if self._is_placed else self._leader()).peer()
+                    if await peer.code(c.Subscribe, 1, "s", FIRST, 10, ()) == OK:
+                        return peer
+                    await peer.vanish()
+                await trio.sleep(0.5)
 
 
 class _Refused(Exception):
@@ -222,10 +242,10 @@ async def _messages(peer: Peer) -> list[Found]:
     return [history.found(first + at, bytes(body)) for at, body in enumerate(chunk.bodies)]
 
 
-async def harmed(folder: Path, seed: int, rounds: int) -> int:
-    """Harm a cluster; how many messages were read."""
+async def harmed(folder: Path, seed: int, rounds: int, *, is_placed: bool = False) -> int:
+    """Harm a cluster, of which one node leads a stream that was placed; how much was read."""
     async with cluster(folder) as nodes:
-        one = Harmed(nodes, seed)
+        one = Harmed(nodes, seed, is_placed=is_placed)
         await one.run(rounds)
         return len(one.told.seen)
 
@@ -235,13 +255,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--placed", action="store_true", help="the stream is placed at a node")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)  # of what is harmed
     for seed in range(given.first, given.first + given.seeds):
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
             clock = MockClock(autojump_threshold=0)
-            found = trio.run(harmed, Path(folder), seed, given.rounds, clock=clock)
+            work = partial(harmed, is_placed=given.placed)
+            found = trio.run(work, Path(folder), seed, given.rounds, clock=clock)
             print(f"seed {seed}: {found} messages, {time.perf_counter() - began:.1f} s", flush=True)
 
 

@@ -42,7 +42,7 @@ async def _placed(node: RunningNode, *names: str) -> dict[str, str]:
 
 async def _publisher(node: RunningNode, stream: str) -> Peer:
     """A publisher of a stream at the node that leads it, as soon as it may be one."""
-    while True:
+    while trio.current_time() < 1_000:
         peer = await node.peer()
         code = await peer.code(c.DeclarePublisher, 1, "p", stream)
         if code == OK:
@@ -50,11 +50,12 @@ async def _publisher(node: RunningNode, stream: str) -> Peer:
         assert code == ResponseCode.STREAM_NOT_AVAILABLE
         await peer.vanish()
         await trio.sleep(0.5)
+    raise trio.TooSlowError
 
 
 async def _read(node: RunningNode, stream: str, count: int) -> list[bytes]:
     """What a node has of a stream, as soon as it can be read there."""
-    while True:
+    while trio.current_time() < 1_000:
         peer = await node.peer()
         code = await peer.code(c.Subscribe, 1, stream, FIRST, 100, ())
         if code == OK:
@@ -65,6 +66,14 @@ async def _read(node: RunningNode, stream: str, count: int) -> list[bytes]:
     found = await peer.bodies(count)
     await peer.vanish()
     return found
+
+
+async def _led_by(node: RunningNode, stream: str, *names: str) -> str:
+    """The one of some nodes that leads a stream, as soon as a node says so."""
+    with trio.fail_after(90):
+        while (leader := (await _leaders(node, stream))[stream]) not in names:
+            await trio.sleep(0.5)
+    return leader
 
 
 def _of(leaders: dict[str, str], node: str) -> str:
@@ -106,22 +115,15 @@ async def test_where_a_node_is_gone_another_one_leads_its_streams(tmp_path: Path
         await publisher.store(bodies(0))
         await three["b"].kill()
         del three["b"]
-
-        async def led() -> str:
-            return (await _leaders(three["a"], stream))[stream]
-
         began_at = trio.current_time()
-        while await led() not in three:
-            await trio.sleep(0.5)
+        leader = await _led_by(three["a"], stream, *three)
         assert trio.current_time() - began_at < 16
-        leader = await led()
         publisher = await _publisher(three[leader], stream)
         await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
         assert await _read(three[leader], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
         three["b"] = nodes.start("b", confirm="store")
         await until(lambda: three["b"].is_standby)
-        while await led() != "b":
-            await trio.sleep(0.5)
+        await _led_by(three["a"], stream, "b")
         publisher = await _publisher(three["b"], stream)
         await publisher.store(bodies(2 * A_FRAME), first_id=2 * A_FRAME + 1)
         for node in three.values():
@@ -159,8 +161,7 @@ async def test_one_that_wakes_up_confirms_nothing(tmp_path: Path) -> None:
         publisher = await _publisher(three["b"], stream)
         await publisher.store(bodies(0))
         three["b"].pause()
-        while (leader := (await _leaders(three["a"], stream))[stream]) not in ("a", "c"):
-            await trio.sleep(0.5)
+        leader = await _led_by(three["a"], stream, "a", "c")
         other = await _publisher(three[leader], stream)
         await other.store(bodies(A_FRAME), first_id=A_FRAME + 1)
         await publisher.publish(bodies(2 * A_FRAME), first_id=2 * A_FRAME + 1)
@@ -186,9 +187,10 @@ async def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
         await trio.sleep(3)
         await peer.create(stream, **SPREAD)
         assert (await _leaders(three["a"], stream))[stream] == "b"
+        three["b"].view.is_away = True
+        three["b"].go_on()
         await three["b"].kill()
-        while (leader := (await _leaders(three["a"], stream))[stream]) not in ("a", "c"):
-            await trio.sleep(0.5)
+        leader = await _led_by(three["a"], stream, "a", "c")
         publisher = await _publisher(three[leader], stream)
         await publisher.store(bodies(1_000))
         assert await _read(three[leader], stream, A_FRAME) == bodies(1_000)
@@ -238,8 +240,7 @@ async def test_offsets_are_with_who_leads_the_stream(tmp_path: Path) -> None:
         await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
         assert (await publisher.ask(c.QueryOffset, "group", stream)).offset == 7
         await three["b"].end()
-        while (leader := (await _leaders(three["a"], stream))[stream]) not in ("a", "c"):
-            await trio.sleep(0.5)
+        leader = await _led_by(three["a"], stream, "a", "c")
         publisher = await _publisher(three[leader], stream)
         assert (await publisher.ask(c.QueryOffset, "group", stream)).offset == 7
         found = await publisher.ask(c.QueryPublisherSequence, "p", stream)
