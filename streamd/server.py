@@ -75,6 +75,7 @@ from streamd.connections.passage import Found, Meanwhile, Passage, reach
 from streamd.connections.services import Connection, MakeConnection, Services
 from streamd.connections.stream import connection as stream
 from streamd.connections.stream.forwarding import Forwarding
+from streamd.connections.stream.remote import RemoteStream
 from streamd.engine import DoorCaller, Watch, open_engine
 from streamd.engine.registry import ConnectionRegistry
 from streamd.net import links, threads
@@ -219,6 +220,8 @@ class Server:
         self._max_connections = _connection_budget(config, outside)
         self.engine = open_engine(broker, directory, self.connections, self.addresses, self._doors)
         self.engine.elsewhere = Forwarding(broker).operation
+        if broker.shards is not None:
+            broker.shards.remote = partial(RemoteStream, broker)
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from streamd.auth.users import Account, Rights, UserDirectory
+from streamd.auth.users import NODE, Account, Rights, UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.nodes.secret import proof
 from streamd.broker.traffic import ProtocolTraffic
@@ -19,7 +19,6 @@ from streamd.config import Config
 from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import LOOPBACK_ONLY
 
-NODE = b"~node"  # the name of all nodes, for each other
 PLAIN, AMQPLAIN, EXTERNAL, ANONYMOUS = "PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"
 _SHOWN = 64  # characters, in the log
 _LONG_STRING = struct.Struct(">cI")
@@ -138,12 +137,14 @@ class Authenticator:
         """
         parts = data.split(b"\0")
         node = self._broker.node
-        if node is None or not nonce or len(parts) != 3 or parts[1] != NODE:  # noqa: PLR2004
+        if node is None or not nonce or len(parts) != 3 or parts[1] != NODE.encode():  # noqa: PLR2004
             return None
         user = _read_user(parts[0])
         wanted = proof(node.secret, nonce, user)
         is_right = bool(node.secret) and hmac.compare_digest(wanted.encode(), parts[2])
-        account = self._directory.account(user) if is_right else None
+        account = None
+        if is_right:
+            account = self._directory.node if user == NODE else self._directory.account(user)
         if account is None:
             raise AuthenticationFailed(Failure.WRONG_CREDENTIALS, f"a node for {_who(user, PLAIN)}")
         return account

@@ -31,6 +31,7 @@ from streamd.patterns import MOST_LETTERS, PatternError, compiled, matches
 logger = logging.getLogger(__name__)
 
 MAX_NAME_BYTES = 255
+NODE = Name("~node")  # no user: the nodes of a cluster, for each other
 _CHECKS_AT_ONCE = 2  # each takes 16 MB and a core
 
 
@@ -141,6 +142,9 @@ class UserDirectory:
 
     Args:
         catalog: changes the catalog, in which they are kept.
+
+    Attributes:
+        node: the nodes of a cluster, for each other.
     """
 
     def __init__(self, catalog: CatalogWriter) -> None:
@@ -150,6 +154,7 @@ class UserDirectory:
         self._permissions: dict[tuple[Name, Name], PermissionRow] = {}
         self._known: dict[Name, bytes] = {}  # user to keyed hash of the right password
         self._key = secrets.token_bytes(32)
+        self.node = Account(NODE)
         self._checks = trio.CapacityLimiter(_CHECKS_AT_ONCE)
         self._throttle = LoginThrottle()
 
@@ -289,10 +294,13 @@ class UserDirectory:
 
     def has_tag(self, account: Account, tag: str) -> bool:
         """Whether an account has not ended, and its user has this tag."""
-        return not account.ended and tag in self._users[account.name].tags
+        user = self._users.get(account.name)
+        return not account.ended and user is not None and tag in user.tags
 
     def permission(self, user: Name, virtual_host: Name) -> PermissionRow | None:
         """What a user may do in a virtual host; None when it may not even enter."""
+        if user == NODE:
+            return PermissionRow(user, virtual_host, ".*", ".*", ".*")
         return self._permissions.get((user, virtual_host))
 
     # -- managing
@@ -335,6 +343,9 @@ class UserDirectory:
                 catalog cannot be written.
         """
         check()
+        if name == NODE:
+            details = f"no user can be called {NODE}: it stands for the nodes of a cluster"
+            raise Refused(Reason.PRECONDITION_FAILED, details)
         check_new("a user", name, MAX_NAME_BYTES)
         if password:
             async with self._checks:

@@ -1,9 +1,10 @@
 """Streams that another node of a cluster leads, and this one has nothing of."""
 
 from collections.abc import Callable
+from functools import partial
 
 from segments.errors import UnrestoredError
-from streamd.broker.read_only import ReadOnly
+from streamd.broker.read_only import ReadOnly, Remote
 from streamd.broker.resources import Following
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
@@ -16,12 +17,22 @@ class Elsewhere(ReadOnly):
         shard: the node that its streams were placed at.
         address: where clients of the stream protocol reach who leads it, inside TLS or not; None
             while nobody is known to.
+        remote: gives what publishes to a stream.
     """
 
     reason = Reason.NOT_AVAILABLE
 
-    def __init__(self, shard: str, address: Callable[[bool], tuple[str, int] | None]) -> None:
-        self._shard, self._address = shard, address
+    def __init__(
+        self,
+        shard: str,
+        address: Callable[[bool], tuple[str, int] | None],
+        remote: Callable[[Name, Name, str], Remote | None],
+    ) -> None:
+        self._shard, self._address, self._remote = shard, address, remote
+
+    def of(self, virtual_host: Name, name: Name) -> "ReadOnly":
+        """See ReadOnly."""
+        return _StreamElsewhere(self, partial(self._remote, virtual_host, name, self._shard))
 
     @property
     def read_only(self) -> ReadOnly:
@@ -43,3 +54,25 @@ class Elsewhere(ReadOnly):
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:  # noqa: ARG002
         """See FolderSource."""
         raise UnrestoredError(self._sentence())
+
+
+class _StreamElsewhere(ReadOnly):
+    """The same for one stream."""
+
+    reason = Elsewhere.reason
+
+    def __init__(self, shard: Elsewhere, make: Callable[[], Remote | None]) -> None:
+        self._shard, self._make = shard, make
+        self._remote: Remote | None = None
+
+    def refusal(self) -> Refused:
+        return self._shard.refusal()
+
+    def leader(self, *, is_tls: bool) -> tuple[str, int] | None:
+        return self._shard.leader(is_tls=is_tls)
+
+    @property
+    def remote(self) -> Remote | None:
+        if self._remote is None:
+            self._remote = self._make()
+        return self._remote

@@ -4,12 +4,33 @@ Every change that somebody asks for is refused in one of three places, all as `R
 the catalog in catalog/writer.py, of messages and of where a log begins in stream.py.
 """
 
+from typing import Protocol
+
+from streamd.broker.streams.publication import PendingEntries
 from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 READ_ONLY = (
     "this server is read-only: it serves what another server has stored in the tier; "
     "ask that one for changes"
 )
+
+
+class Remote(Protocol):
+    """Publishes to a stream that another node leads; see connections/stream/remote.py."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """More must not be given."""
+
+    def publish(self, pending: PendingEntries) -> None:
+        """Have entries published; their publisher is told when they are stored."""
+
+    async def room(self) -> None:
+        """Return when more may be given."""
+
+    async def settled(self) -> None:
+        """Return when everything is confirmed or refused."""
 
 
 class ReadOnly:
@@ -24,6 +45,15 @@ class ReadOnly:
     def refusal(self) -> Refused:
         """Why it is refused, for who has asked for it."""
         return Refused(self.reason, READ_ONLY)
+
+    def of(self, virtual_host: Name, name: Name) -> "ReadOnly":  # noqa: ARG002 - of others
+        """The same for one stream."""
+        return self
+
+    @property
+    def remote(self) -> "Remote | None":
+        """What has messages stored by who takes changes; None where nobody is told of any here."""
+        return None
 
     def leader(self, *, is_tls: bool) -> tuple[str, int] | None:  # noqa: ARG002 - of others
         """Host and port at which clients of the stream protocol reach who takes changes."""

@@ -8,7 +8,7 @@ from segments.recovery.tail import Tail
 from segments.stored_part import Marks
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.disk_floor import DiskFloor
-from streamd.broker.read_only import ReadOnly
+from streamd.broker.read_only import ReadOnly, Remote
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.indexer import Indexer
@@ -82,10 +82,16 @@ class FolderSource(Protocol):
 
 
 class Shards(Protocol):
-    """Where streams are that were placed at a node, see nodes/shards.py."""
+    """Where streams are that were placed at a node, see nodes/shards.py.
+
+    Attributes:
+        remote: gives what publishes to a stream of a virtual host and a shard.
+    """
 
     def node(self, shard: str) -> LeaderFacts | None:
         """Who leads a shard; None where this node does, one without a name while nobody does."""
+
+    remote: Callable[[Name, Name, str], Remote | None]
 
     @property
     def leads_streams(self) -> bool:

@@ -119,7 +119,7 @@ class VirtualHost:
     def load_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Take a stream of the catalog; its log is opened when somebody wants it."""
         shared, logs = self._resources.of(row.shard), self._logs_of(row.shard)
-        tiered = None
+        tiered, read_only = None, _read_only(shared)
         if shared.tier is not None:
             name = row.name
             tiered = shared.tier.add_stream(self.name, name, lambda: self._streams.find_row(name))
@@ -134,7 +134,7 @@ class VirtualHost:
             shared.traffic,
             shared.fetcher,
             tiered,
-            _read_only(shared),
+            None if read_only is None else read_only.of(self.name, row.name),
             shared.floor,
         )
         is_strict = row.arguments.get(FILTER_CONTRACT) == STRICT

@@ -111,7 +111,8 @@ async def _store_some(call: Call, given: Sequence[tuple[Stream, Entries]]) -> li
             await stream.ready()
             if stream.alarm:
                 raise Refused(Reason.NOT_AVAILABLE, stream.alarm)
-            stream.check_writable()
+            if stream.remote is None:
+                stream.check_writable()
             if stream.is_crowded:
                 details = f"more than {stream.name} can take waits to be written; try again"
                 raise Refused(Reason.NOT_AVAILABLE, details)
@@ -132,6 +133,8 @@ def _offset(stream: Stream, single: SinglePublisher) -> int:
     """Where a message is stored; Refused where it is not, or not yet."""
     if single.refused is not None:
         raise Refused(single.refused, stream.alarm or single.refused.value)
+    if stream.remote is not None and single.is_stored:
+        return 0  # it is known to the node that leads the stream
     if single.offset is None or not single.is_stored:
         why = stream.alarm or f"{stream.name} has not confirmed it within {_SECONDS:.0f} s"
         details = f"{why}: the message waits, and is stored when it can be; do not publish it again"

@@ -37,6 +37,7 @@ from streamd.broker.nodes.led_shard import LedShard, lead
 from streamd.broker.nodes.node import Node
 from streamd.broker.nodes.peers import Peers
 from streamd.broker.nodes.shard_follower import follow
+from streamd.broker.read_only import Remote
 from streamd.broker.resources import ServerResources
 from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore
@@ -51,10 +52,15 @@ from streamd.operations.arguments import (
     Arguments,
 )
 from streamd.operations.cluster import LeaderFacts
+from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
+
+
+def _nothing(_host: Name, _name: Name, _shard: str) -> None:
+    """Nobody publishes elsewhere."""
 
 
 class Shards:
@@ -66,12 +72,14 @@ class Shards:
 
     Attributes:
         peers: the other nodes.
+        remote: gives what publishes to a stream of a virtual host and a shard.
     """
 
     def __init__(self, config: Config, node: Node) -> None:
         self._config, self._node = config, node
         self._seconds = float(config.takeover_seconds)
         self.peers = Peers(node.name, node.store, self._seconds, lambda: node.is_alone)
+        self.remote: Callable[[Name, Name, str], Remote | None] = _nothing
         self._base: ServerResources | None = None
         self._led: dict[str, LedShard] = {}
         self._elsewhere: dict[str, ServerResources] = {}
@@ -98,10 +106,17 @@ class Shards:
         found = self._elsewhere.get(shard)
         if found is None:
             assert self._base is not None  # noqa: S101 - the broker has said so
-            follower = Elsewhere(shard, lambda is_tls: self.address(shard, is_tls=is_tls))
+
+            def address(is_tls: bool) -> tuple[str, int] | None:
+                return self.address(shard, is_tls=is_tls)
+
+            follower = Elsewhere(shard, address, self._remote)
             found = self._base._replace(follower=follower, tier=None, fetcher=None)
             self._elsewhere[shard] = found
         return found
+
+    def _remote(self, host: Name, name: Name, shard: str) -> Remote | None:
+        return self.remote(host, name, shard)  # which is known later than what asks for it
 
     def place(self, arguments: Arguments) -> str:
         """See resources.Shards."""

@@ -21,7 +21,7 @@ from segments.store.cache import ColdError
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.filter_contract import FilterContract
 from streamd.broker.declared.standing_selectors import StandingSelectors
-from streamd.broker.read_only import ReadOnly
+from streamd.broker.read_only import ReadOnly, Remote
 from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.fetcher import Demand, Fetcher
 from streamd.broker.streams.log_figures import LogFigures
@@ -287,7 +287,9 @@ class Stream:
         """Queue entries; their publisher is told when they are stored."""
         life, tier = self.life, self._tier
         opened = life.opened_log
-        if self._services.read_only is not None:
+        if self.remote is not None:
+            self.remote.publish(pending)
+        elif self._services.read_only is not None:
             reason = self._services.read_only.reason
             pending.publisher.refuse(pending.entries.publishing_ids, reason)
         elif tier is not None and tier.fence:
@@ -307,8 +309,16 @@ class Stream:
             self._early.add(pending)
 
     @property
+    def remote(self) -> Remote | None:
+        """What has messages stored by the node that leads it; None where this one does."""
+        read_only = self._services.read_only
+        return None if read_only is None else read_only.remote
+
+    @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
+        if self.remote is not None:
+            return self.remote.is_crowded
         opened = self.life.opened_log
         if opened is not None:
             return opened.writer.is_crowded
@@ -316,6 +326,9 @@ class Stream:
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
+        if self.remote is not None:
+            await self.remote.room()
+            return
         while self.life.opened_log is None and self.is_crowded:
             await self.life.changed()
         if self.life.opened_log is not None:
@@ -323,6 +336,9 @@ class Stream:
 
     async def settled(self) -> None:
         """Return when everything received so far is stored or refused, or cannot be for now."""
+        if self.remote is not None:
+            await self.remote.settled()
+            return
         while self._early and not self.life.disk_is_full:
             self.life.want()
             await self.life.changed()

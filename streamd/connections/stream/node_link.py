@@ -6,12 +6,13 @@ of the cluster proves (broker/nodes/secret.py).
 """
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
 
+from streamd.auth.users import NODE
 from streamd.broker.nodes.secret import proof
 from streamd.net import passing
 from streamd.net.transport import Transport, TransportClosed
@@ -20,7 +21,6 @@ from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import NEED_DATA, Connection, Role, codec, commands as c
 from streamd.wire.stream.fields import Pair
 
-NODE = "~node"  # in the place of a user who logs in with a password
 PRODUCT, NONCE = "streamd node", "node_nonce"
 
 _LOGIN_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
@@ -28,15 +28,23 @@ _FRAME_MAX = 16 << 20
 Answer = TypeVar("Answer")
 
 
+def _ignored(_command: c.Command) -> None:
+    """Nobody minds what is said unasked."""
+
+
 class NodeLink:
     """An open connection; made by `open_link`.
+
+    Args:
+        take: hears what is said unasked.
 
     Attributes:
         is_lost: it is gone.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, take: Callable[[c.Command], None]) -> None:
         self.is_lost = False
+        self._take, self._lost = take, trio.Event()
         self._transport = transport
         self._wire = Connection(Role.CLIENT, None)
         self._last = 0
@@ -85,12 +93,38 @@ class NodeLink:
                 if waiting is not None:
                     waiting[1].append(command)
                     waiting[0].set()
+                else:
+                    self._take(command)
         except TransportClosed:
             pass
         finally:
             self.is_lost = True
+            self._lost.set()
             for event, _ in self._waiting.values():
                 event.set()
+
+    async def lost_or(self, event: trio.Event) -> None:
+        """Return when it is gone, or something is set."""
+        async with trio.open_nursery() as nursery:
+
+            async def wait(one: trio.Event) -> None:
+                await one.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait, self._lost)
+            nursery.start_soon(wait, event)
+
+    async def send(self, command: c.ClientCommand) -> None:
+        """Send what is not answered.
+
+        Raises:
+            Refused: the connection is gone.
+        """
+        try:
+            await self._transport.send(codec.encode(command))
+        except TransportClosed:
+            self.is_lost = True
+            raise Refused(Reason.NOT_AVAILABLE, "the node that leads is gone") from None
 
     async def ask(self, command: Any) -> Any:  # noqa: ANN401 - of any kind
         """Have a request carried out; the answer has the correlation id of the request.
@@ -121,9 +155,20 @@ class NodeLink:
 
 @asynccontextmanager
 async def open_link(
-    leader: LeaderFacts, secret: str, user: str, virtual_host: str
+    leader: LeaderFacts,
+    secret: str,
+    user: str,
+    virtual_host: str,
+    take: Callable[[c.Command], None] = _ignored,
 ) -> AsyncIterator[NodeLink]:
     """A connection to a node that has logged in; it ends with the block.
+
+    Args:
+        leader: the node.
+        secret: of the cluster.
+        user: for whom; NODE for the node itself, which may do anything.
+        virtual_host: that it enters.
+        take: hears what is said unasked.
 
     Raises:
         Refused: it is not reached, or does not let us in.
@@ -135,7 +180,7 @@ async def open_link(
     try:
         with trio.fail_after(_LOGIN_SECONDS):
             transport = await passing.connect(*address)
-            link = NodeLink(transport)
+            link = NodeLink(transport, take)
             await link.log_in(secret, user, virtual_host)
     except (OSError, ssl.SSLError, TransportClosed, trio.TooSlowError) as error:
         details = f"node {leader.name}, which leads, is not reached at {address}"

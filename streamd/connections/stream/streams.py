@@ -172,7 +172,7 @@ class Streams:
         await self._context.answer_in_turns(answer)
 
     def _leader(self, name: Name) -> tuple[str, int] | None:
-        """Where a stream can be written; None where nobody knows, and this server cannot read it."""
+        """Where a stream can be written; None for one that nobody leads at the moment."""
         context, host = self._context, self._context.host
         writer = host.writer(name)
         if writer is None:

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import trio
 
+from segments.message import MessageView
+from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
 from tests.broker.nodes.support import Nodes, RunningNode, cluster, until
 from tests.broker.tier.support import A_FRAME, bodies
+from tests.support.amqp import open_peer
 from tests.support.server import FIRST, OK, Peer
 
 SPREAD = {"queue_leader_locator": "balanced"}
@@ -245,3 +249,58 @@ async def test_offsets_are_with_who_leads_the_stream(tmp_path: Path) -> None:
         assert (await publisher.ask(c.QueryOffset, "group", stream)).offset == 7
         found = await publisher.ask(c.QueryPublisherSequence, "p", stream)
         assert found.sequence == 2 * A_FRAME
+
+
+async def test_amqp_publishes_to_streams_of_all_nodes(tmp_path: Path) -> None:
+    """At any node: it is passed on to the one that leads the cluster."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        await trio.sleep(5)
+        for name, node in three.items():
+            assert node.server is not None
+            amqp = await open_peer(node.server)
+            for stream in leaders:
+                await amqp.store(stream, b"from %b" % name.encode())
+        for stream, leader in leaders.items():
+            found = await _read(three[leader], stream, 3)
+            assert [MessageView(one).body for one in found] == [b"from a", b"from b", b"from c"]
+
+
+async def test_what_a_node_has_not_confirmed_amqp_is_refused(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        await trio.sleep(5)
+        stream = _of(leaders, "b")
+        assert three["a"].server is not None
+        amqp = await open_peer(three["a"].server)
+        await amqp.store(stream, b"0")
+        await amqp.confirm()
+        three["b"].pause()
+        await amqp.publish(stream, b"1")
+        found = await amqp.next()
+        assert isinstance(found, m.BasicNack)
+        leader = await _led_by(three["a"], stream, "a", "c")
+        await amqp.store(stream, b"2")
+        bodies = [MessageView(one).body for one in await _read(three[leader], stream, 2)]
+        assert bodies == [b"0", b"2"]
+
+
+async def test_operations_are_done_where_the_stream_is_led(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        for node in three.values():
+            peer = await node.peer()
+            words = (Pair("stream", stream), Pair("name", f"of {node.name}"))
+            answer = await peer.ask(c.Manage, "offset.set", (*words, Pair("offset", "3")))
+            assert answer.code == OK, answer.reason
+        for node in three.values():
+            peer = await node.peer()
+            answer = await peer.ask(c.Manage, "offset.list", (Pair("stream", stream),))
+            found = {dict(row)["name"]: dict(row)["offset"] for row in answer.rows}
+            assert found == {f"of {name}": "3" for name in three}
