@@ -10,6 +10,7 @@ of it.
 import struct
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import trio
@@ -26,6 +27,7 @@ from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.wire.stream import ResponseCode, commands as c
 
+_LOOK_SECONDS = 1.0  # between two looks whether that node still leads the stream
 _IDLE_SECONDS = 60.0  # after which the connection ends
 _FRAME_BYTES = 256 << 10  # of messages in a frame, but for one that is larger
 _HEAD = struct.Struct(">Qh")  # publishing id, size of the filter value
@@ -89,12 +91,23 @@ class RemoteStream:
             own, shards = self._broker.node, self._broker.shards
             leader = None if shards is None else shards.node(self._shard)
             if own is not None and leader is not None and leader.name:
-                await self._publish_to(leader, own.secret)
-        except Refused:
-            pass  # so is everything that waits
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._end_when_gone, leader, nursery.cancel_scope)
+                    with suppress(Refused):  # so is everything that waits
+                        await self._publish_to(leader, own.secret)
+                    nursery.cancel_scope.cancel()
         finally:
             self._is_running = False
             self._refuse_all()
+
+    async def _end_when_gone(self, leader: LeaderFacts, scope: trio.CancelScope) -> None:
+        """One that is paused, or has lost its machine, closes no connection."""
+        shards = self._broker.shards
+        while shards is not None:
+            await trio.sleep(_LOOK_SECONDS)
+            now = shards.node(self._shard)
+            if now is None or now.start != leader.start:
+                scope.cancel()
 
     async def _publish_to(self, leader: LeaderFacts, secret: str) -> None:
         async with open_link(leader, secret, NODE, self._host, self._take) as link:

@@ -34,6 +34,10 @@ def _now_ms() -> int:
     return 1_700_000_000_000 + round(trio.current_time() * 1_000)
 
 
+def _unharmed(_name: str, _key: str) -> None:
+    """What a request meets in general."""
+
+
 class View:
     """A store as one node reaches it.
 
@@ -44,8 +48,8 @@ class View:
 
     def __init__(self, store: FakeStore) -> None:
         self.is_away = False
-        self.before: Callable[[str, str], None] = lambda _name, _key: None
-        self.after: Callable[[str, str], None] = lambda _name, _key: None
+        self.before: Callable[[str, str], None] = _unharmed
+        self.after: Callable[[str, str], None] = _unharmed
         self._store = store
 
     def look_at_the_clock(self) -> None:
@@ -217,6 +221,7 @@ async def cluster(folder: Path) -> AsyncIterator[Nodes]:
                 yield nodes
             finally:
                 for node in nodes.nodes:
+                    node.view.before = node.view.after = _unharmed  # or it is paused again
                     node.go_on()
                 nursery.cancel_scope.cancel()
                 stores.open_store, passing.connect = opened, connect
