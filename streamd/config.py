@@ -215,6 +215,12 @@ class Config:
         "queue-leader-locator, in a cluster whose messages are confirmed by the tier: client-local "
         "for the one that leads the cluster, balanced to spread streams over all nodes",
     )
+    nodes: int = _setting(
+        1,
+        "nodes of a cluster on this machine, to use its cores: each is a server of its own, with a "
+        "folder in data and a stream port, the next one each; streams are confirmed by the tier, "
+        "by default a folder in data, and spread over the nodes",
+    )
     is_standby: bool = False  # set by the node itself, which reads only as long as it is one
 
     def __post_init__(self) -> None:
@@ -271,6 +277,7 @@ _RANGES = (
     ("tier_delete_delay_seconds", 0, 30 * 86_400),
     ("takeover_seconds", 2, 3_600),
     ("takeover_local_seconds", 0, 86_400),
+    ("nodes", 1, 64),
 )
 TLS_PORTS = ("tls_port", "amqp_tls_port", "http_tls_port", "metrics_tls_port")
 PORTS = frozenset({"stream_port", "amqp_port", "http_port", "metrics_port", *TLS_PORTS})

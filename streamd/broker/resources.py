@@ -93,6 +93,16 @@ class Shards(Protocol):
 
     remote: Callable[[Name, Name, str], Remote | None]
 
+    def facts(self, node: str) -> LeaderFacts | None:
+        """Another node, one without a name where it is not there; None for this one."""
+
+    async def move_here(self, shard: str) -> None:
+        """Lead a shard, whoever does now; on return this node does.
+
+        Raises:
+            Refused: there is no such shard, or it takes long.
+        """
+
     @property
     def leads_streams(self) -> bool:
         """There is a stream in a shard that this node leads."""

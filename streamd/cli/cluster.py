@@ -1,4 +1,4 @@
-"""`streamd cluster status|forget`: the servers that share a tier, and which of them leads."""
+"""`streamd cluster status|move|forget`: the servers that share a tier, and which of them leads."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,13 @@ from segments.words import duration, plural
 from streamd.cli.asking import ask_server
 from streamd.cli.common import Commands, json_option, uri_option
 from streamd.cli.terminal import Failed, note, show_table, shown, write, write_json
-from streamd.operations.cluster import ClusterFacts, ClusterNode, ForgetNode, GetCluster
+from streamd.operations.cluster import (
+    ClusterFacts,
+    ClusterNode,
+    ForgetNode,
+    GetCluster,
+    MoveShard,
+)
 from streamd.operations.errors import Refused
 
 Result = TypeVar("Result")
@@ -63,9 +69,9 @@ def status(uri: str, tier: str | None, tier_endpoint: str, *, as_json: bool) -> 
     else:
         write(_sentence(found))
         show_table(
-            ("node", "role", "since", "heartbeat", "stream", "behind", "version"),
+            ("node", "role", "leads", "since", "heartbeat", "stream", "behind", "version"),
             [tuple(_row(one)) for one in found.nodes],
-            "lllllrl",
+            "llllllrl",
         )
     if not any(one.leads and one.is_there for one in found.nodes):
         raise click.exceptions.Exit(1)
@@ -90,6 +96,24 @@ def forget(uri: str, name: str, tier: str | None, tier_endpoint: str) -> None:
     else:
         ask_server(uri, ForgetNode(name=name))
     note(f"node {shown(name)} is forgotten")
+
+
+@cluster.command()
+@click.argument("shard")
+@click.argument("node")
+@uri_option
+def move(uri: str, shard: str, node: str) -> None:
+    """Have NODE lead the streams that were placed at the node SHARD.
+
+    It does until it ends, or another one is told to. Publishers and consumers find it by
+    themselves; nothing is lost or doubled.
+
+    \b
+    Example:
+      streamd cluster move node-1 node-2
+    """
+    ask_server(uri, MoveShard(shard=shard, node=node))
+    note(f"node {shown(node)} leads what was placed at {shown(shard)}")
 
 
 def _in_store(tier: str, endpoint: str, work: Callable[[ObjectStore], Result]) -> Result:
@@ -128,6 +152,7 @@ def _row(node: ClusterNode) -> Iterator[str]:
     yield shown(node.name)
     is_other = node.role == "leader" and not node.leads
     yield f"{node.role}, until another one took over" if is_other else node.role or "?"
+    yield shown(" ".join(node.shards))
     since = datetime.fromtimestamp(node.since_ms / 1_000).astimezone()
     yield f"{since:%Y-%m-%d %H:%M:%S}" if node.since_ms else ""
     yield f"{duration(node.age)} ago" + ("" if node.is_there else ": not there")

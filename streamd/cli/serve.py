@@ -24,6 +24,7 @@ from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
 from streamd.cli.log_writer import written_apart
 from streamd.cli.pipes import read_some
+from streamd.cli.several import run_nodes
 from streamd.cli.terminal import Failed, Misused, ReaderLeft, write
 from streamd.config import (
     AMQP_PORTS,
@@ -145,6 +146,7 @@ def serve(
       STREAMD_PASSWORD=secret streamd serve --config streamd.toml
       streamd serve --tls-port 5551 --tls-certificate server.pem
       streamd serve --tier s3://my-bucket/streams
+      streamd serve --nodes 4
     """
     log(logging.INFO)
     if (flags["log_format"] or os.environ.get("STREAMD_LOG_FORMAT")) == "json":
@@ -169,6 +171,9 @@ def _serve(
         raise Misused(str(error)) from error
     if settings.log_format == "json":
         log_as_json()
+    if settings.nodes > 1:
+        run_nodes(settings, [] if config is None else ["--config", str(config)], flags)
+        return
     logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:

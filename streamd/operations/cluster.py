@@ -5,7 +5,7 @@ from typing import Protocol
 import msgspec
 
 from segments.store.heartbeat import NodeAddress
-from streamd.operations.declaration import ADMINISTRATORS, DOORS, WATCHERS, Operation
+from streamd.operations.declaration import ADMINISTRATORS, DOORS, WATCHERS, At, Operation
 from streamd.operations.errors import Reason, Refused
 
 _INTERVALS = 3  # without a heartbeat, and
@@ -61,6 +61,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
         behind: revisions that it lacks.
         addresses: where clients reach it, by protocol.
         version: of the program.
+        shards: the nodes whose streams it leads, of those that were placed at one.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ClusterNode(msgspec.Struct, frozen=True):
     behind: int = 0
     addresses: dict[str, str] = {}
     version: str = ""
+    shards: tuple[str, ...] = ()
 
     @property
     def is_there(self) -> bool:
@@ -120,6 +122,18 @@ class ForgetNode(Operation[None], frozen=True, kw_only=True):
     CHANGES = True
 
     name: str
+
+
+class MoveShard(Operation[None], frozen=True, kw_only=True):
+    """Have a node lead the streams that were placed at one, until it ends; it does on return."""
+
+    NAME = "cluster.move"
+    NEEDS = ADMINISTRATORS
+    CHANGES = True
+    AT = At.NODE
+
+    shard: str
+    node: str
 
 
 class NodeReports(Protocol):

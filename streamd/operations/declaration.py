@@ -57,6 +57,7 @@ class At(Enum):
     HERE = "the one that is asked"
     LEADER = "the one that leads the cluster"
     WRITER = "the one that leads the stream"
+    NODE = "the one that it names"
 
 
 class Operation(

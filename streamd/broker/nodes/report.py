@@ -35,6 +35,7 @@ def read_cluster(store: ObjectStore, now_ms: int) -> ClusterFacts:
             behind=max(0, cluster.revision - beat.revision),
             addresses={name: str(address) for name, address in beat.addresses.items()},
             version=beat.program,
+            shards=tuple(sorted(beat.shards)),
         )
 
     nodes = tuple(sorted(map(described, list_nodes(store)), key=lambda one: one.name))

@@ -52,10 +52,12 @@ from streamd.operations.arguments import (
     Arguments,
 )
 from streamd.operations.cluster import LeaderFacts
+from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
 
+_MOVE_SECONDS, _LOOK_SECONDS = 20.0, 0.02
 _LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
 
 
@@ -165,14 +167,35 @@ class Shards:
 
     def node(self, shard: str) -> LeaderFacts | None:
         """See resources.Shards."""
-        leader = self.leader(shard)
-        if leader == self._node.name and leader:
+        return self.facts(self.leader(shard))
+
+    def facts(self, node: str) -> LeaderFacts | None:
+        """See resources.Shards."""
+        if node == self._node.name:
             return None
-        peer = self.peers.nodes.get(leader)
-        if peer is None or peer.beat is None:
+        peer = self.peers.nodes.get(node)
+        if peer is None or peer.beat is None or not peer.is_there:
             return LeaderFacts()
         beat = peer.beat
         return LeaderFacts(beat.node, beat.start, dict(beat.addresses), beat.certificate)
+
+    async def move_here(self, shard: str) -> None:
+        """See resources.Shards."""
+        if shard not in self._all():
+            details = f"nothing was placed at a node {shard}"
+            raise Refused(Reason.NOT_FOUND, details)
+        self._wishes.add(shard)
+        with trio.move_on_after(_MOVE_SECONDS):
+            while shard not in self.led:
+                if shard in self._keepers:
+                    self._wake(shard)
+                await trio.sleep(_LOOK_SECONDS)
+            return
+        self._wishes.discard(shard)
+        details = (
+            f"node {self._node.name} does not lead what was placed at {shard} yet: see its log"
+        )
+        raise Refused(Reason.NOT_AVAILABLE, details)
 
     def address(self, shard: str, *, is_tls: bool) -> tuple[str, int] | None:
         """Where clients of the stream protocol reach who leads a shard; None where nobody does."""
@@ -220,6 +243,8 @@ class Shards:
         now = trio.current_time()
         for shard in self._all():
             leader = self.leader(shard)
+            if shard in self.led and leader != self._node.name:
+                self._led[shard].tier.ownership.look()  # it may have been taken over
             if leader:
                 self._led_by[shard] = leader
                 self._orphaned_at.pop(shard, None)

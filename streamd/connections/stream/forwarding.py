@@ -52,6 +52,8 @@ class Forwarding:
         if at is At.LEADER:
             return self.leader()
         shards = self._broker.shards
+        if at is At.NODE and shards is not None:
+            return shards.facts(request.node)  # type: ignore[attr-defined]
         if at is At.WRITER and shards is not None:
             host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]
             row = None if host is None else host.find_row(request.stream)  # type: ignore[attr-defined]

@@ -138,7 +138,8 @@ class RunningNode:
 
     def pause(self) -> None:
         """As SIGSTOP: what it has asked of disk and store is not answered."""
-        self._goes_on = trio.Event()
+        if self._goes_on.is_set():  # or who waits for the first pause would wait for ever
+            self._goes_on = trio.Event()
 
     def go_on(self) -> None:
         self._goes_on.set()
