@@ -13,6 +13,7 @@ import msgspec
 
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST
+from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.node_link import NodeLink, open_link
 from streamd.connections.stream.response_codes import code_of
 from streamd.hop.declared import answer_of
@@ -54,12 +55,17 @@ class Forwarding:
         shards = self._broker.shards
         if at is At.NODE and shards is not None:
             return shards.facts(request.node)  # type: ignore[attr-defined]
-        if at is At.WRITER and shards is not None:
+        host = None
+        if at is At.WRITER:
             host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]
-            row = None if host is None else host.find_row(request.stream)  # type: ignore[attr-defined]
-            if row is not None and (row.shard or self._broker.is_read_only):
-                return shards.node(row.shard) if row.shard else self.leader()
-        return None
+        return None if host is None else self.node_of(host, request.stream)  # type: ignore[attr-defined]
+
+    def node_of(self, host: VirtualHost, stream: Name) -> LeaderFacts | None:
+        """Who leads a stream; None for this server, and where there is none of that name."""
+        shards, row = self._broker.shards, host.find_row(stream)
+        if shards is None or row is None:
+            return None
+        return shards.node(row.shard) if row.shard else self.leader()
 
     def operation(self, request: Operation[Any]) -> Callable[[Name], Awaitable[Any]] | None:
         """What carries out an operation for a user; None where this server does."""

@@ -10,6 +10,7 @@ from streamd.connections.stream.finding import Finding
 from streamd.connections.stream.forwarding import CHANGES, Forwarding
 from streamd.connections.stream.management import Management
 from streamd.connections.stream.publishers import Publishers
+from streamd.connections.stream.relay import Relay
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
@@ -74,6 +75,8 @@ class Session:
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
         self._streams, self._finding = Streams(context), Finding(context)
         self._forwarding = Forwarding(context.broker)
+        self._relay = Relay(context, self._forwarding)
+        self._has_others = context.broker.shards is not None
         parts = (
             self._publishers,
             self._consumers,
@@ -92,6 +95,8 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
+        if self._has_others and self._relay.is_for_others(command):
+            return False
         handler = self._at_once.get(type(command))
         return handler is not None and not self._context.outbox.is_full and handler(command)
 
@@ -101,10 +106,13 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
-        if self._context.host.read_only is not None and self._context.broker.shards is not None:
-            await self._look_elsewhere(command)
+        if self._context.broker.shards is not None:
+            if self._context.host.read_only is not None:
+                await self._look_elsewhere(command)
             if isinstance(command, CHANGES) and self._forwarding.leader() is not None:
                 await self._forward([command])
+                return
+            if await self._relay.carry_out(command):
                 return
         handler = self._handlers.get(type(command))
         if handler is not None:
@@ -175,6 +183,7 @@ class Session:
         self._consumers.close()
         self._publishers.close()
         self._finding.close()
+        self._relay.close()
 
     def stream_is_gone(self, stream: Stream) -> None:
         """Drop what used the stream, and tell the client once; see virtual_host.StreamObserver."""

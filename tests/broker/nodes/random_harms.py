@@ -188,12 +188,14 @@ class Harmed:
 
     async def _check(self) -> None:
         confirmed, seen = dict(self.told.confirmed), self.told.there()
-        peer = await self._reader()
         messages: list[Found] = []
-        with trio.move_on_after(_READ_SECONDS):
+        with trio.move_on_after(_READ_SECONDS + _READ_SECONDS * self._is_placed):
             while seen.keys() - {one.offset for one in messages} or _lacks(messages, confirmed):
-                messages += await _messages(peer)
-        await peer.vanish()
+                peer, messages = await self._reader(), []  # another one may lead the stream since
+                with suppress(_Refused, trio.EndOfChannel, trio.BrokenResourceError):
+                    while seen.keys() - {m.offset for m in messages} or _lacks(messages, confirmed):
+                        messages += await _messages(peer)
+                await peer.vanish()
         for one in messages:
             self.told.take(one)
         history.confirmed_once(messages, confirmed)

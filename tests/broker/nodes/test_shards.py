@@ -98,16 +98,68 @@ async def test_streams_are_spread_over_the_nodes(tmp_path: Path) -> None:
                 assert await _read(node, name, A_FRAME) == bodies(0)
 
 
-async def test_others_do_not_take_what_is_for_the_leader(tmp_path: Path) -> None:
+async def test_any_node_serves_any_stream(tmp_path: Path) -> None:
+    """Also publishers with a name, and offsets that are stored; the one that leads it is asked."""
     async with cluster(tmp_path) as nodes:
         three = await _three(nodes)
         leaders = await _placed(three["a"], *NAMES)
-        await trio.sleep(5)
+        for number, node in enumerate(three.values()):
+            for stream in leaders:
+                publisher = await node.peer()
+                await publisher.declare(stream, reference=node.name)
+                await publisher.store(bodies(number * A_FRAME))
+                await publisher.publish(bodies(number * A_FRAME))  # again
+                assert await publisher.confirmed(A_FRAME) == list(range(1, A_FRAME + 1))
+                await publisher.send(c.StoreOffset("group", stream, 5 * (number + 1)))
+                await publisher.store(bodies(0, 1), first_id=1)
+                await publisher.vanish()
+        for node in three.values():
+            for stream in leaders:
+                consumer = await node.peer()
+                assert (await consumer.ask(c.QueryOffset, "group", stream)).offset == 15
+                found = await consumer.ask(c.QueryPublisherSequence, "b", stream)
+                assert found.sequence == A_FRAME
+                await consumer.subscribe(stream, FIRST)
+                assert await consumer.bodies(3 * A_FRAME) == bodies(0, 3 * A_FRAME)
+                assert await consumer.code(c.Unsubscribe, 1) == OK
+
+
+async def test_of_a_group_one_consumer_is_active_whatever_node_it_is_at(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
         stream = _of(leaders, "b")
-        for name in ("a", "c"):
+        words = {"single-active-consumer": "true", "name": "group"}
+        active = []
+        for name in "abc":
             peer = await three[name].peer()
-            found = await peer.code(c.DeclarePublisher, 1, "", stream)
-            assert found == ResponseCode.STREAM_NOT_AVAILABLE
+            pairs = tuple(Pair(*item) for item in words.items())
+            assert await peer.code(c.Subscribe, 1, stream, FIRST, 10, pairs) == OK
+            active.append((await peer.expect(c.ConsumerUpdate)).active if name == "a" else 0)
+            if name == "a":
+                first = peer
+        assert active == [1, 0, 0]
+        await peer.silence(3)
+        await first.vanish()
+
+
+async def test_whoever_has_come_here_hears_that_another_node_leads(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await three["c"].peer()
+        await publisher.declare(stream, reference="p")
+        await publisher.store(bodies(0))
+        three["b"].pause()
+        await publisher.publish(bodies(A_FRAME), first_id=A_FRAME + 1)
+        assert (await publisher.expect(c.MetadataUpdate)).stream == stream
+        leader = await _led_by(three["a"], stream, "a", "c")
+        publisher = await _publisher(three[leader], stream)
+        sequence = (await publisher.ask(c.QueryPublisherSequence, "p", stream)).sequence
+        assert sequence == A_FRAME
+        await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+        assert await _read(three["a"], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
 
 
 async def test_where_a_node_is_gone_another_one_leads_its_streams(tmp_path: Path) -> None:
