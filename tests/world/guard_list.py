@@ -656,6 +656,14 @@ _PUBLISHED = [
         "",
     ),
     Guard(
+        "an answer waits for a store that is not in trouble",
+        "messages",
+        _STREAM,
+        "        with trio.move_on_after(seconds):\n            return await self.settled()",
+        "        with trio.move_on_after(0):\n            return await self.settled()",
+        by="tests/broker/tier/test_wal.py::test_offsets_are_as_they_were_answered",
+    ),
+    Guard(
         "a stored offset in an answer is as safe as a confirmed message",
         "messages",
         _SUBSCRIPTIONS,
@@ -2387,5 +2395,13 @@ GUARDS = [
         "    await threads.in_thread(len, me.start)\n",
         by="tests/broker/tier/test_log_harm.py::"
         "test_what_is_changed_before_the_tier_is_seen_is_kept",
+    ),
+    Guard(
+        "what sums of times are off by is no rate",
+        "tier",
+        "streamd/broker/tier/backlog.py",
+        "        if busy > _SHORTEST_SECONDS:\n",
+        "        if busy:\n",
+        by="tests/broker/tier/test_backlog.py::test_the_rate_after_one_part",
     ),
 ]

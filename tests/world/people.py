@@ -105,7 +105,7 @@ class People:
     async def live(self, who: str, kind: type[Door], steps: int = 0) -> None:
         """Ask for one thing after the other, so many or as many as the seed says."""
         chance = self._world.chance_of(who)
-        door = kind(self._world.box, self.may_fail)
+        door = kind(self._world.box, self.may_fail, is_held=self._world.holds_streams)
         steps = steps or chance.randint(*_STEPS)
 
         async def work() -> None:

@@ -58,6 +58,7 @@ _TROUBLED = (
 _CONFIRM = "stream-confirm"
 _HOW_CONFIRMED = ("local", "local", "server", "declared", "switched")  # what says: in the store
 _INTERVALS_MS = (1, 20, 200, 2_000)
+_HELD_SECONDS = 35.0  # until a server asks a store again that had failed, and is answered
 _DELETED_SECONDS = 30.0  # after which a new machine knows that a stream was deleted
 _LATE = (0.0, 0.01, 0.5, 5.0)
 _TROUBLES = (
@@ -128,12 +129,18 @@ class Tier:
         world.began.append(self._began)
         world.request_seconds = self.store.delay
         world.keeps_confirms = lambda: self._confirms_in_store and self._was_troubled
+        world.holds_streams = self._holds_streams
         world.contexts.append(self._opening())
 
     @property
     def _confirms_in_store(self) -> bool:
         """Streams are confirmed by the store, at times at least."""
         return self._how_confirmed != "local"
+
+    def _holds_streams(self) -> bool:
+        """Streams that say nothing of it are confirmed by the store, which is or was in trouble."""
+        is_troubled = trio.current_time() - self.store.troubled_at < _HELD_SECONDS
+        return self._how_confirmed == "server" and (is_troubled or not self.store.is_calm)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:

@@ -131,6 +131,7 @@ class World:
         began: is called with each server, before anybody can reach it.
         request_seconds: how long a request to the store is on its way.
         keeps_confirms: a store does not let the server confirm, or did not until a moment ago.
+        holds_streams: the same of any stream, and only as long as its server may wait for it.
         parts: those before the one that asks.
     """
 
@@ -156,6 +157,7 @@ class World:
         self.began: list[Callable[[Harness], None]] = []
         self.request_seconds: Callable[[], float] = lambda: 0
         self.keeps_confirms: Callable[[], bool] = lambda: False
+        self.holds_streams: Callable[[], bool] = lambda: False
         self.parts: list[Part] = []
         self.chance = Random(f"{seed}/settings")
         flush = self.chance.choice(("always", "always", "interval", "os"))
