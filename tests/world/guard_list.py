@@ -2404,4 +2404,13 @@ GUARDS = [
         "        if busy:\n",
         by="tests/broker/tier/test_backlog.py::test_the_rate_after_one_part",
     ),
+    Guard(
+        "what a flush has written is counted before a slot takes it",
+        "tier",
+        _WAL,
+        "                    self._note(stream, stream.opened)\n",
+        "                    pass\n",
+        by="tests/broker/tier/test_wal.py::"
+        "test_what_a_flush_has_written_is_counted_when_it_is_taken",
+    ),
 ]
