@@ -69,6 +69,13 @@ def test_what_they_do_not(change: Callable[[Rights], None], fault: str) -> None:
     assert [found for found in told.judge() if found.startswith(fault)]
 
 
+def test_answers_that_wait_for_a_store_come_late() -> None:
+    told = _rights()
+    told.deeds.append(Deed("x", ("configure",), 21, 25, is_done=True, seconds=2))
+    told.answers_wait = True
+    assert list(told.judge()) == []
+
+
 async def test_all_agrees(server: Harness) -> None:
     peer = await server.peer()
     await peer.create("s")
