@@ -130,7 +130,8 @@ class World:
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
         request_seconds: how long a request to the store is on its way.
-        keeps_confirms: a store does not let the server confirm, or did not until a moment ago.
+        keeps_confirms: a store does not let the server confirm, or did not until a moment ago, or
+            the server has just begun to read what it has.
         holds_streams: the same of any stream, and only as long as its server may wait for it.
         parts: those before the one that asks.
     """
