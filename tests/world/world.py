@@ -126,6 +126,7 @@ class World:
         pairs: kinds of events that have followed each other.
         parts: of it.
         beside_seconds: what threads have worked.
+        was_short: descriptors or room on the disk were short, for a while.
         skew_ms: that the clock on the wall is wrong.
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
@@ -152,7 +153,7 @@ class World:
         self.contexts: list[AbstractContextManager[Any]] = [lowered(Random(f"{seed}/limits"))]
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
-        self.skew_ms = 0
+        self.skew_ms, self.was_short = 0, False
         self.beside_seconds = 0.0
         self.nursery: trio.Nursery
         self.began: list[Callable[[Harness], None]] = []
@@ -456,6 +457,7 @@ class World:
 
         def begin() -> None:
             machine.wrong = how
+            self.was_short = self.was_short or how != "broken"
             if how == "few":
                 self._flushes_wait(_FEW_SECONDS)
             if how == "broken":
