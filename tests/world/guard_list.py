@@ -2413,4 +2413,12 @@ GUARDS = [
         by="tests/broker/tier/test_wal.py::"
         "test_what_a_flush_has_written_is_counted_when_it_is_taken",
     ),
+    Guard(
+        "what the own copy of a manifest names is no orphan",
+        "tier",
+        "streamd/broker/tier/lifecycle.py",
+        "        named = manifest.keys().union(mine, (manifest_key,))\n",
+        "        named = manifest.keys() | {manifest_key}\n",
+        by="tests/broker/tier/test_caution.py::test_what_an_older_manifest_does_not_name_stays",
+    ),
 ]
