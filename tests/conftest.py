@@ -123,6 +123,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--proofs", choices=("only", "none"), help="these alone, or all others")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Proofs that are not wanted are not even imported."""
+    here = Path(__file__).parent
+    is_proof = any(collection_path.is_relative_to(here / one) for one in PROOFS)
+    return True if is_proof and config.getoption("--proofs") == "none" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     wanted = config.getoption("--proofs")

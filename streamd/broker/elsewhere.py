@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from segments.errors import UnrestoredError
-from streamd.broker.read_only import ReadOnly, Remote
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.resources import Following
+from streamd.broker.streams.publication import Remote
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 

@@ -4,33 +4,18 @@ Every change that somebody asks for is refused in one of three places, all as `R
 the catalog in catalog/writer.py, of messages and of where a log begins in stream.py.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from streamd.broker.streams.publication import PendingEntries
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
+
+if TYPE_CHECKING:
+    from streamd.broker.streams.publication import Remote
 
 READ_ONLY = (
     "this server is read-only: it serves what another server has stored in the tier; "
     "ask that one for changes"
 )
-
-
-class Remote(Protocol):
-    """Publishes to a stream that another node leads; see connections/stream/remote.py."""
-
-    @property
-    def is_crowded(self) -> bool:
-        """More must not be given."""
-
-    def publish(self, pending: PendingEntries) -> None:
-        """Have entries published; their publisher is told when they are stored."""
-
-    async def room(self) -> None:
-        """Return when more may be given."""
-
-    async def settled(self) -> None:
-        """Return when everything is confirmed or refused."""
 
 
 class ReadOnly:

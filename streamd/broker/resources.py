@@ -8,12 +8,13 @@ from segments.recovery.tail import Tail
 from segments.stored_part import Marks
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.disk_floor import DiskFloor
-from streamd.broker.read_only import ReadOnly, Remote
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.flusher import Flusher
 from streamd.broker.streams.indexer import Indexer
 from streamd.broker.streams.key_indexer import KeyIndexer
 from streamd.broker.streams.log_keeper import LogKeeper
+from streamd.broker.streams.publication import Remote
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.tier import Tier
 from streamd.broker.traffic import Traffic

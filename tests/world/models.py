@@ -35,10 +35,24 @@ class Stream(NamedTuple):
 
 
 class StreamModel(Model):
-    """Of a `Stream`, None while there is none."""
+    """Of a `Stream`, None while there is none.
+
+    Attributes:
+        is_closed_soon: its log is closed and opened again at any time, which cuts a stored offset
+            to the end of the messages, as a restart does.
+    """
 
     initial: Stream | None = None
     reads = frozenset(("find", "arguments", "stored", "keys"))
+    is_closed_soon = False
+
+    def step(self, state: Stream | None, call: Call) -> Iterable[tuple[Outcome, Any]]:
+        lower: tuple[int | None, ...] = ()
+        if self.is_closed_soon and call != RESTART and state is not None:
+            lower = () if state.offset is None else (None, *range(state.offset))
+        yield from super().step(state, call)
+        for offset in lower:
+            yield from super().step(state and state._replace(offset=offset), call)
 
     def restart(self, state: Stream | None) -> Iterable[tuple[Outcome, Any]]:
         """A stored offset may be lost with the power, and is cut to the end of the messages."""

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from clients import Client, Message, connect
+from streamd.broker.streams import log_keeper
 from tests.world.agreement import disagreements
 from tests.world.costly import Costly
 from tests.world.doors import ARGUMENTS, DOORS, Broken, Door, Gone
@@ -32,6 +33,7 @@ _LEAVES_AFTER = (0, 0.001, 0.02, 0.05, 0.1, 0.2)
 _MESSAGES = (1, 3, 30)  # published at once
 _AGES = 10  # seconds after which something that was wrong with the machine is not felt any more
 _SETTLE_SECONDS = 30
+_IDLE = 60  # seconds after which logs are closed, where limits are not lowered
 _BODY = re.compile(r"(d\d)\|(.+)\|(\d+)")
 _CHOICES: dict[str, Sequence[Any]] = {
     "create": list(ARGUMENTS),
@@ -54,8 +56,9 @@ class People:
     def __init__(self, world: World) -> None:
         self._world = world
         self._tick = itertools.count(1).__next__
-        models = {"d0": StreamModel(), "d1": StreamModel(), "v0": RealmModel()}
-        models |= {"x0": RoutingModel(), "x1": RoutingModel()}  # type: ignore[dict-item]
+        self._streams = StreamModel()
+        models: dict[str, Any] = {"d0": self._streams, "d1": self._streams, "v0": RealmModel()}
+        models |= {"x0": RoutingModel(), "x1": RoutingModel()}
         self.histories = {n: History(n, model, self._tick) for n, model in models.items()}
         self._was_wrong = -float("inf")
         self._sharing = Sharing(world)
@@ -85,6 +88,7 @@ class People:
 
     async def prepare(self) -> None:
         """What clients do not make themselves."""
+        self._streams.is_closed_soon = log_keeper._IDLE_SECONDS < _IDLE
         await self._ann.prepare()
         async with connect(heartbeat=0) as client:
             await self._sharing.prepare(client)
@@ -105,7 +109,7 @@ class People:
     async def live(self, who: str, kind: type[Door], steps: int = 0) -> None:
         """Ask for one thing after the other, so many or as many as the seed says."""
         chance = self._world.chance_of(who)
-        door = kind(self._world.box, self.may_fail)
+        door = kind(self._world.box, self.may_fail, is_held=self._world.holds_streams)
         steps = steps or chance.randint(*_STEPS)
 
         async def work() -> None:

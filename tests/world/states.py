@@ -7,6 +7,7 @@ it crashes. Nothing of it happens to the world; the witness says what has to be 
 """
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from segments import FIRST, ChunkBuilder, Log, Reader, StorageError, at_offset
@@ -83,6 +84,7 @@ class _State:
         self._chance = world.chance_of(f"state {len(world.events)} {len(disk.operations)}")
         self._folder = folder
         self._disk = disk
+        self._rotten = world.box.machine.rotten
         self._is_killed = is_killed
         self._log: Log
 
@@ -122,7 +124,9 @@ class _State:
             if file.read(len(_HEADER), 0) != _HEADER:
                 yield f"{file.path} has no header"
             index = self._disk.open(segment.path(INDEX_SUFFIX), writable=False)
-            if index.read(index.size(), 0) != index_content(segment, file):
+            if PurePath(index.path).name in self._rotten:
+                pass  # a byte of one that is trusted may be found by its readers alone
+            elif index.read(index.size(), 0) != index_content(segment, file):
                 yield f"{index.path} is not that of its segment"
             segment.release()
 

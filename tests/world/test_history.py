@@ -94,6 +94,19 @@ def test_whatever_happened_one_after_the_other_is_explained() -> None:
         assert history.judge() == ""
 
 
+@pytest.mark.parametrize("told", [None, 0, 2, 3])
+@pytest.mark.parametrize("is_closed_soon", [False, True])
+def test_an_offset_is_cut_where_a_log_is_opened_again(
+    told: int | None, *, is_closed_soon: bool
+) -> None:
+    model = StreamModel()
+    model.is_closed_soon = is_closed_soon
+    history = History("s", model, itertools.count().__next__)
+    for call, outcome in ((CREATE, NEW), (Call("store", (2,)), OK), (Call("stored"), (OK, told))):
+        history.end(history.begin(call, "c"), frozenset((outcome,)))
+    assert bool(history.judge()) == (told == 3 or (told != 2 and not is_closed_soon))
+
+
 def test_new_is_told_from_same() -> None:
     assert fault((CREATE, 1, 3, NEW), (CREATE, 2, 4, SAME)) == ""
     assert fault((CREATE, 1, 3, NEW), (CREATE, 2, 4, NEW))

@@ -11,7 +11,8 @@ import trio
 from tests.support.server import Harness
 from tests.world.agreement import disagreements
 from tests.world.costly import _HELD_SECONDS, Watch
-from tests.world.history import NEW, Call
+from tests.world.doors import DOORS, Broken, Door
+from tests.world.history import LOST, NEW, Call
 from tests.world.people import People
 from tests.world.rights import Deed, Rights, Span
 from tests.world.run import Plan, make
@@ -68,6 +69,13 @@ def test_what_they_do_not(change: Callable[[Rights], None], fault: str) -> None:
     assert [found for found in told.judge() if found.startswith(fault)]
 
 
+def test_answers_that_wait_for_a_store_come_late() -> None:
+    told = _rights()
+    told.deeds.append(Deed("x", ("configure",), 21, 25, is_done=True, seconds=2))
+    told.answers_wait = True
+    assert list(told.judge()) == []
+
+
 async def test_all_agrees(server: Harness) -> None:
     peer = await server.peer()
     await peer.create("s")
@@ -78,6 +86,37 @@ async def test_all_agrees(server: Harness) -> None:
     assert {one.partition(":")[0] for one in found} == {"nothing is left of clients"}
     server.server.broker.catalog._catalog.apply(lambda c: c.remove_streams("/", ["s"]))  # type: ignore[list-item, arg-type]
     assert any("agree: not on streams" in one for one in disagreements(server))
+
+
+@pytest.mark.parametrize("kind", DOORS)
+async def test_a_refusal_needs_a_reason(kind: type[Door]) -> None:
+    """A store in trouble is one for what says that a stream is not available, and nothing else."""
+    wrong, code = "", 0
+    door = kind(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        lambda: wrong == "machine",
+        is_held=lambda: wrong == "store",
+    )
+    other = next(iter(kind.failures - {kind.unavailable}))
+
+    async def send(_asked: object) -> tuple[int, None]:
+        await trio.lowlevel.checkpoint()
+        return code, None
+
+    door.send = send  # type: ignore[method-assign]
+    for case in (
+        ("", kind.unavailable, False),
+        ("store", kind.unavailable, True),
+        ("store", other, False),
+        ("machine", kind.unavailable, True),
+        ("machine", other, True),
+    ):
+        wrong, code, is_explained = case
+        if is_explained:
+            assert await door.ask("delete", "d0") == LOST
+        else:
+            with pytest.raises(Broken):
+                await door.ask("delete", "d0")
 
 
 def test_what_is_told_of_other_streams_counts() -> None:

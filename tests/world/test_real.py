@@ -81,6 +81,7 @@ def _people(folder: Path) -> Iterator[tuple[People, SimpleNamespace]]:
         is_ending=False,
         parts=[],
         chance_of=Random,
+        holds_streams=lambda: False,
         note=lambda *_: None,
         guarded=guarded,
     )

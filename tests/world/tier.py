@@ -58,6 +58,8 @@ _TROUBLED = (
 _CONFIRM = "stream-confirm"
 _HOW_CONFIRMED = ("local", "local", "server", "declared", "switched")  # what says: in the store
 _INTERVALS_MS = (1, 20, 200, 2_000)
+_HELD_SECONDS = 35.0  # until a server asks a store again that had failed, and is answered
+_BEGINS_SECONDS = 15.0  # in which a server reads what its store has to follow its disk
 _DELETED_SECONDS = 30.0  # after which a new machine knows that a stream was deleted
 _LATE = (0.0, 0.01, 0.5, 5.0)
 _TROUBLES = (
@@ -112,6 +114,8 @@ class Tier:
         self._loses = chance.random() < 0.15  # objects: then nobody needs those but this server
         self._has_reader = chance.random() < 0.7 and not self._loses
         self._replaced_at: float | None = None  # when another machine took over
+        self._began_at = 0.0
+        self._left: set[str] = set()  # of streams whose deletion could not be written down
         self._old_life = 0
         self._is_living = False
         self._messages = next((part for part in world.parts if isinstance(part, Messages)), None)
@@ -127,13 +131,23 @@ class Tier:
         world.boxes[_READER].settings["read_only"] = True
         world.began.append(self._began)
         world.request_seconds = self.store.delay
-        world.keeps_confirms = lambda: self._confirms_in_store and self._was_troubled
+        world.keeps_confirms = self._keeps_confirms
+        world.holds_streams = self._holds_streams
         world.contexts.append(self._opening())
 
     @property
     def _confirms_in_store(self) -> bool:
         """Streams are confirmed by the store, at times at least."""
         return self._how_confirmed != "local"
+
+    def _keeps_confirms(self) -> bool:
+        is_early = trio.current_time() - self._began_at < _BEGINS_SECONDS
+        return self._confirms_in_store and (is_early or self._was_troubled)
+
+    def _holds_streams(self) -> bool:
+        """Streams that say nothing of it are confirmed by the store, which is or was in trouble."""
+        is_troubled = trio.current_time() - self.store.troubled_at < _HELD_SECONDS
+        return self._how_confirmed == "server" and (is_troubled or not self.store.is_calm)
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
@@ -171,6 +185,8 @@ class Tier:
     def _began(self, server: Harness) -> None:
         server.server.broker.fetcher.cache.max_bytes = self._chance.choice(_CACHES)
         box = self._world.box
+        if server.data == box.machine.data:
+            self._began_at = trio.current_time()
         if self.store.objects is self.store.right:
             self.store.past.append(dict(self.store.right))
         if server.data == box.machine.data and box.settings.pop("restore", False):
@@ -741,7 +757,11 @@ class Tier:
             await self._within("the last look of a server that only reads", self._read_all)
         told.unstored, told.removed = self.store.unstored, self.store.removed
         told.lost = self.store.lost
-        told.objects = dict(self.store.objects)
+        left = tuple(
+            f"{one.folder}/" for n, one in self.store.manifests().items() if n in self._left
+        )
+        objects = self.store.objects.items()
+        told.objects = {key: kept for key, kept in objects if not (left and key.startswith(left))}
         self._world.witness.faults += told.judge()
 
     async def _within(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -769,6 +789,9 @@ class Tier:
             told = self.told
             await client.tier_report("tier.gc", dry_run="false")
             for name in self.store.manifests():
+                if self._world.was_short and not await client.exists(name):
+                    self._left.add(name)
+                    continue
                 await client.stats(name)  # one that could not be restored is restored then
                 _, *faults = await client.tier_report("tier.verify", stream=name)
                 told.bad += [f"{one['key']}: {one['sentence']}" for one in faults]

@@ -126,11 +126,14 @@ class World:
         pairs: kinds of events that have followed each other.
         parts: of it.
         beside_seconds: what threads have worked.
+        was_short: descriptors or room on the disk were short, for a while.
         skew_ms: that the clock on the wall is wrong.
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
         request_seconds: how long a request to the store is on its way.
-        keeps_confirms: a store does not let the server confirm, or did not until a moment ago.
+        keeps_confirms: a store does not let the server confirm, or did not until a moment ago, or
+            the server has just begun to read what it has.
+        holds_streams: the same of any stream, and only as long as its server may wait for it.
         parts: those before the one that asks.
     """
 
@@ -150,12 +153,13 @@ class World:
         self.contexts: list[AbstractContextManager[Any]] = [lowered(Random(f"{seed}/limits"))]
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
-        self.skew_ms = 0
+        self.skew_ms, self.was_short = 0, False
         self.beside_seconds = 0.0
         self.nursery: trio.Nursery
         self.began: list[Callable[[Harness], None]] = []
         self.request_seconds: Callable[[], float] = lambda: 0
         self.keeps_confirms: Callable[[], bool] = lambda: False
+        self.holds_streams: Callable[[], bool] = lambda: False
         self.parts: list[Part] = []
         self.chance = Random(f"{seed}/settings")
         flush = self.chance.choice(("always", "always", "interval", "os"))
@@ -453,6 +457,7 @@ class World:
 
         def begin() -> None:
             machine.wrong = how
+            self.was_short = self.was_short or how != "broken"
             if how == "few":
                 self._flushes_wait(_FEW_SECONDS)
             if how == "broken":

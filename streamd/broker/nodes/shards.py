@@ -37,8 +37,8 @@ from streamd.broker.nodes.led_shard import LedShard, lead
 from streamd.broker.nodes.node import Node
 from streamd.broker.nodes.peers import Peers
 from streamd.broker.nodes.shard_follower import follow
-from streamd.broker.read_only import Remote
 from streamd.broker.resources import ServerResources
+from streamd.broker.streams.publication import Remote
 from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore
 from streamd.broker.tier.restore import RestoreError

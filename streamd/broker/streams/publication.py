@@ -64,6 +64,23 @@ class PendingEntries(NamedTuple):
     entries: Entries
 
 
+class Remote(Protocol):
+    """Publishes to a stream that another node leads; see connections/stream/remote.py."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """More must not be given."""
+
+    def publish(self, pending: PendingEntries) -> None:
+        """Have entries published; their publisher is told when they are stored."""
+
+    async def room(self) -> None:
+        """Return when more may be given."""
+
+    async def settled(self) -> None:
+        """Return when everything is confirmed or refused."""
+
+
 def queued_size(entries: Entries) -> int:
     """The bytes that are counted for entries while they wait to be written."""
     size, values = len(entries.data) + PUBLICATION_BYTES, entries.filter_values

@@ -21,7 +21,7 @@ from segments.store.cache import ColdError
 from streamd.broker.catalog.writer import Check, permitted
 from streamd.broker.declared.filter_contract import FilterContract
 from streamd.broker.declared.standing_selectors import StandingSelectors
-from streamd.broker.read_only import ReadOnly, Remote
+from streamd.broker.read_only import ReadOnly
 from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.fetcher import Demand, Fetcher
 from streamd.broker.streams.log_figures import LogFigures
@@ -29,7 +29,7 @@ from streamd.broker.streams.log_life import KeySchedule, LogLife, LogUse, Stream
 from streamd.broker.streams.log_maintenance import Stopped
 from streamd.broker.streams.log_writer import Floor
 from streamd.broker.streams.open_log import FlushSchedule, LogServices, OpenLog, TierUse
-from streamd.broker.streams.publication import PendingEntries
+from streamd.broker.streams.publication import PendingEntries, Remote
 from streamd.broker.streams.waiters import Waiters
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.traffic import StreamTraffic, Traffic

@@ -6,6 +6,7 @@ from collections import deque
 from streamd.broker.tier.line import Line
 
 _MEMORY_SECONDS = 300.0  # of being busy, over which the rate is a mean
+_SHORTEST_SECONDS = 1e-6  # of being busy; less is what sums of times are off by
 _LOOK_BACK_SECONDS = 1_200.0
 # That nothing is stored: at least so long, and as all that waits would take, but an hour at most.
 _STALLED_SECONDS, _LONGEST_STALL = 600.0, 3_600.0
@@ -67,7 +68,7 @@ class Backlog:
         busy = self._line.busy_seconds - self._busy
         some, self._moved = moved - self._moved, moved
         self._busy += busy
-        if busy:
+        if busy > _SHORTEST_SECONDS:
             kept = math.exp(-busy / _MEMORY_SECONDS)
             self._weight = kept * self._weight + 1 - kept
             self._mean = kept * self._mean + (1 - kept) * some / busy

@@ -215,11 +215,14 @@ class Known(NamedTuple):
         is_orphan: a stream in the store is an earlier one of a name that there is.
         is_used: it is that of the catalog, or may be: what the store says may be old.
         in_work: keys of objects of uploads that are under way.
+        named: keys of objects that its own copy of the manifest in a folder names; None where it
+            cannot be read.
     """
 
     is_orphan: Callable[[StreamKey], bool]
     is_used: Callable[[StreamKey], bool]
     in_work: Callable[[], Collection[str]]
+    named: Callable[[str], Collection[str] | None]
 
 
 async def collect(
@@ -269,7 +272,8 @@ class _Search:
         try:
             manifest = decode_manifest(self._store.get(manifest_key).content)
         except MissingError:
-            if not had_manifest(listed):  # else not all of the tier may be there
+            if not had_manifest(listed) and self._known.named(folder) == ():
+                # Else not all of the tier may be there.
                 self._take([one for one in listed if one.key != manifest_key and self._is_old(one)])
             return
         except FormatError:
@@ -280,7 +284,10 @@ class _Search:
         if manifest.is_deleted or is_late or self._known.is_orphan(manifest.stream):
             self._take(listed, manifest.stream)
             return
-        named = manifest.keys() | {manifest_key}
+        mine = self._known.named(folder)
+        if mine is None:
+            return
+        named = manifest.keys().union(mine, (manifest_key,))
         self._take([one for one in listed if one.key not in named and self._is_old(one)])
 
     def look_at_slots(self) -> None:

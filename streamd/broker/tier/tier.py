@@ -23,7 +23,7 @@ import trio
 from segments import Log, SegmentsError
 from segments.disk import OsDisk
 from segments.store.metadata_log import Held
-from segments.store.object_names import StreamKey
+from segments.store.object_names import StreamKey, names_in
 from segments.store.object_store import ObjectStore, TierError
 from streamd.broker.catalog.unlogged import Unlogged
 from streamd.broker.catalog.writer import CatalogWriter, Subject
@@ -467,7 +467,7 @@ class Tier:
         if self.ownership.fence:
             raise Refused(Reason.PRECONDITION_FAILED, self.ownership.fence)
 
-        known = lifecycle.Known(self._is_orphan, self._is_used, self._in_work)
+        known = lifecycle.Known(self._is_orphan, self._is_used, self._in_work, self._mine)
         return await lifecycle.collect(
             self.ownership.store, self.ownership.identity, self.now_ms(), known, is_dry=dry_run
         )
@@ -498,6 +498,23 @@ class Tier:
         except SegmentsError:
             return True
         return copy is not None and copy.stream == key
+
+    def _mine(self, folder: str) -> Collection[str] | None:
+        """What a manifest names, as far as is known here: the store may have an older one."""
+        names = names_in(folder)
+        if names is None:
+            return ()
+        host, name = map(Name, names)
+        stream = self._streams.get((host, name))
+        if stream is None:
+            return ()
+        manifest = stream.manifest
+        if manifest is None:
+            try:
+                manifest = copy_of(self._disk, stream_folder(self._data, host, name))
+            except SegmentsError:
+                return None
+        return () if manifest is None or manifest.stream.folder != folder else manifest.keys()
 
     def _in_work(self) -> set[str]:
         """Objects that are about to be named."""

@@ -110,7 +110,7 @@ class _Taken(NamedTuple):
     """What a slot gets of a stream: see Section, and the chunks.
 
     Attributes:
-        counted: bytes that were counted as waiting.
+        counted: bytes that are counted as waiting.
         num_chunks: that readers do not see yet.
         batch: see `LogWriter.take_batches`.
         log: of which it is.
@@ -250,7 +250,7 @@ class WalStream:
             return None
         self._cursor = end
         taken = self._taken(log, parts, end if parts else self._after, offsets)
-        return taken._replace(counted=min(size, self.waiting), num_chunks=num_chunks)
+        return taken._replace(counted=size, num_chunks=num_chunks)
 
     def _taken(
         self, log: Log, parts: list[bytes], end: int, offsets: dict[bytes, int | None]
@@ -543,6 +543,13 @@ class StoreConfirms:
 
     def wrote(self, stream: WalStream, opened: OpenLog) -> None:
         """Something was written to its log."""
+        self._note(stream, opened)
+        self.wants(stream)
+        if self._waiting >= SLOT_BYTES:
+            self._is_full.set()
+
+    def _note(self, stream: WalStream, opened: OpenLog) -> None:
+        """Count what its log has got."""
         before, stream.noted = stream.noted, opened.log.written
         grown = stream.noted.size - before.size
         num_chunks = stream.noted.chunks - before.chunks
@@ -550,9 +557,6 @@ class StoreConfirms:
         stream.num_held += num_chunks
         self._waiting += grown
         self._num_held += num_chunks
-        self.wants(stream)
-        if self._waiting >= SLOT_BYTES:
-            self._is_full.set()
 
     def _forget(self, stream: WalStream) -> None:
         """What waits of it does not count any more."""
@@ -715,8 +719,11 @@ class StoreConfirms:
                 took.append((stream, taken))
                 size += taken.size
                 filled += taken.size + _SECTION_BYTES + _OFFSET_BYTES * len(taken.offsets)
-                stream.waiting -= taken.counted
-                self._waiting -= taken.counted
+                if stream.opened is not None:  # a flush may have written what nobody has told of
+                    self._note(stream, stream.opened)
+                counted = min(taken.counted, stream.waiting)
+                stream.waiting -= counted
+                self._waiting -= counted
             self.wants(stream)
         deleted, self._deleted = self._deleted, []
         num_ends = self._num_ends

@@ -61,6 +61,17 @@ def test_nothing_is_stored_for_long() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rate"), [(-1e-15, None), (1e-15, None), (1e-3, 700_000), (1e6, 7e-4)]
+)
+def test_the_rate_after_one_part(seconds: float, rate: float | None) -> None:
+    line = Line()
+    backlog = Backlog(line)
+    line._busy_seconds = seconds
+    backlog.look(0, 0, 0, 700)
+    assert backlog.rate == (rate if rate is None else pytest.approx(rate))
+
+
 async def test_the_state_and_the_log_say_it_and_when_it_is_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from streamd.operations.errors import Refused
 from streamd.operations.names import Name, stream_folder
 from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
+    A_FRAME,
     SEGMENT_BYTES,
     bodies,
     manifest_of,
@@ -117,6 +118,39 @@ async def test_nothing_is_verified_where_nothing_is_stored(tmp_path: Path) -> No
         await _store_some(server)
         with pytest.raises(Refused, match="nothing of s is in the tier yet"):
             await tier_of(server).verify(HOST, S)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("is_missing", [True, False])
+async def test_what_an_older_manifest_does_not_name_stays(
+    tmp_path: Path, *, is_open: bool, is_missing: bool
+) -> None:
+    """Not all of the store is there, as while a bucket is restored."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
+        await peer.declare("s", reference="p")
+        await publish(peer, 0, 2)
+        await tier_of(server).upload(HOST, [S], 60)
+        key = f"{manifest_of(store, 's').stream.folder}/manifest"
+        older = store.objects[key]
+        if not is_missing:
+            await publish(peer, 2 * A_FRAME, 20)
+            await passes(5)
+    manifest, newer = manifest_of(store, "s"), store.objects[key]
+    assert (len(manifest.segments) == 1) == is_missing
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        if is_open:
+            async with server.host.find("s").opened():
+                await passes(5)
+        store.objects[key] = older
+        if is_missing:
+            del store.objects[key]
+        await tier_of(server).collect(dry_run=False)
+        store.objects[key] = newer
+    assert _is_whole(store, manifest)
 
 
 @pytest.mark.parametrize("step", ["listing", "get_range"])

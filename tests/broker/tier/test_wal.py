@@ -15,6 +15,7 @@ from segments.gaps import RESTORE_GAP
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import TierError
 from segments.store.wal import Section, decode_slot
+from streamd.broker.streams.open_log import OpenLog
 from streamd.broker.tier import claims
 from streamd.broker.tier.wal import WalStream
 from streamd.operations.arguments import CONFIRM
@@ -243,6 +244,23 @@ async def test_what_waits_is_counted(tmp_path: Path) -> None:
                 await peer.confirmed(30)
         await passes(5)
         assert confirms.bytes_behind == 0
+
+
+async def test_what_a_flush_has_written_is_counted_when_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush tells nobody of what it writes, and a slot may be made just then."""
+    async with tiered(tmp_path, FakeStore()) as server:
+        peer = await _publisher(server)
+        confirms = tier_of(server).confirms
+        with monkeypatch.context() as patch:
+            patch.setattr(OpenLog, "_write", lambda opened: opened.writer.write())
+            await peer.publish([b"1"])
+            await passes(0.1)
+            confirms.wants(*confirms._streams.values())
+            assert await peer.confirmed(1) == [1]
+        await peer.store([b"2"], 2)
+        assert confirms.bytes_behind == confirms._num_held == 0
 
 
 async def test_memory_is_bounded_while_the_store_is_away(
