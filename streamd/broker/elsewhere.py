@@ -1,7 +1,6 @@
 """Streams that another node of a cluster leads, and this one has nothing of."""
 
 from collections.abc import Callable
-from functools import partial
 
 from segments.errors import UnrestoredError
 from streamd.broker.read_only import ReadOnly
@@ -31,9 +30,9 @@ class Elsewhere(ReadOnly):
     ) -> None:
         self._shard, self._address, self._remote = shard, address, remote
 
-    def of(self, virtual_host: Name, name: Name) -> "ReadOnly":
-        """See ReadOnly."""
-        return _StreamElsewhere(self, partial(self._remote, virtual_host, name, self._shard))
+    def remote(self, virtual_host: Name, name: Name) -> Remote | None:
+        """See FolderSource."""
+        return self._remote(virtual_host, name, self._shard)
 
     @property
     def read_only(self) -> ReadOnly:
@@ -55,25 +54,3 @@ class Elsewhere(ReadOnly):
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:  # noqa: ARG002
         """See FolderSource."""
         raise UnrestoredError(self._sentence())
-
-
-class _StreamElsewhere(ReadOnly):
-    """The same for one stream."""
-
-    reason = Elsewhere.reason
-
-    def __init__(self, shard: Elsewhere, make: Callable[[], Remote | None]) -> None:
-        self._shard, self._make = shard, make
-        self._remote: Remote | None = None
-
-    def refusal(self) -> Refused:
-        return self._shard.refusal()
-
-    def leader(self, *, is_tls: bool) -> tuple[str, int] | None:
-        return self._shard.leader(is_tls=is_tls)
-
-    @property
-    def remote(self) -> Remote | None:
-        if self._remote is None:
-            self._remote = self._make()
-        return self._remote

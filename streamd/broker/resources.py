@@ -74,6 +74,9 @@ class FolderSource(Protocol):
     def read_only(self) -> ReadOnly:
         """Says how changes are refused here."""
 
+    def remote(self, virtual_host: Name, name: Name) -> Remote | None:
+        """What publishes to a stream that another node leads; None where nothing does."""
+
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """Make a stream's folder, so that its log can be opened; what is to follow what is there.
 

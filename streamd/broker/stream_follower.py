@@ -72,6 +72,7 @@ from streamd.broker.read_only import ReadOnly
 from streamd.broker.resources import Following
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
+from streamd.broker.streams.publication import Remote
 from streamd.broker.streams.stream import Stream
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier import claims
@@ -546,6 +547,10 @@ class StreamFollower:
                 or opened.log.next_offset == end
             ):
                 return
+
+    def remote(self, virtual_host: Name, name: Name) -> Remote | None:  # noqa: ARG002 - of others
+        """See resources.FolderSource."""
+        return None
 
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """See resources.FolderSource."""

@@ -5,6 +5,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import trio
@@ -20,12 +21,13 @@ from streamd.broker.declared.partitions import bindings_of, new_super_stream, pa
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.declared.standing_selectors import StandingSelector, StandingSelectors
 from streamd.broker.read_only import ReadOnly
-from streamd.broker.resources import ServerResources
+from streamd.broker.resources import FolderSource, ServerResources
 from streamd.broker.routing.exchanges import Exchanges
 from streamd.broker.routing.super_streams import SuperStreams
 from streamd.broker.routing.topology import Topology
 from streamd.broker.stream_logs import Found, StreamLogs
 from streamd.broker.streams.groups import Groups
+from streamd.broker.streams.publication import Remote
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
@@ -119,7 +121,7 @@ class VirtualHost:
     def load_stream(self, row: StreamRow, standing: Sequence[StandingSelector] = ()) -> None:
         """Take a stream of the catalog; its log is opened when somebody wants it."""
         shared, logs = self._resources.of(row.shard), self._logs_of(row.shard)
-        tiered, read_only = None, _read_only(shared)
+        tiered, source = None, shared.follower
         if shared.tier is not None:
             name = row.name
             tiered = shared.tier.add_stream(self.name, name, lambda: self._streams.find_row(name))
@@ -134,8 +136,9 @@ class VirtualHost:
             shared.traffic,
             shared.fetcher,
             tiered,
-            None if read_only is None else read_only.of(self.name, row.name),
+            _read_only(shared),
             shared.floor,
+            partial(_remote, source, self.name, row.name),
         )
         is_strict = row.arguments.get(FILTER_CONTRACT) == STRICT
         selectors = StandingSelectors(
@@ -629,6 +632,10 @@ class VirtualHost:
                     await stream.life.shut_down()
                 except SegmentsError as error:
                     logger.error("stream %s: %s", stream.name, error)
+
+
+def _remote(source: FolderSource | None, host: Name, name: Name) -> Remote | None:
+    return None if source is None else source.remote(host, name)
 
 
 def _read_only(resources: ServerResources) -> ReadOnly | None:

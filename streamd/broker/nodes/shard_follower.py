@@ -14,10 +14,10 @@ from segments.store.object_store import TierError
 from streamd.broker.broker import Broker
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.nodes.led_shard import cache_in, empty_folder
-from streamd.broker.read_only import ReadOnly
-from streamd.broker.resources import ServerResources
+from streamd.broker.resources import FolderSource, ServerResources
 from streamd.broker.stream_follower import Followed, StreamFollower
 from streamd.broker.streams.fetcher import Fetcher
+from streamd.broker.streams.publication import Remote
 from streamd.broker.streams.stream import Stream
 from streamd.broker.tier import claims
 from streamd.broker.tier.patience import retry_store
@@ -25,6 +25,7 @@ from streamd.broker.tier.requests import CountedStore
 from streamd.broker.tier.restore import TAILS
 from streamd.config import Config
 from streamd.net import threads
+from streamd.operations.names import Name
 
 
 class ShardFollower(StreamFollower):
@@ -42,10 +43,10 @@ class ShardFollower(StreamFollower):
         data: str,
         store: CountedStore,
         now_ms: Callable[[], int],
-        read_only: ReadOnly,
+        elsewhere: FolderSource,
     ) -> None:
-        super().__init__(data, store, now_ms, read_only)
-        self._shard, self._broker = shard, broker
+        super().__init__(data, store, now_ms, elsewhere.read_only)
+        self._shard, self._broker, self._elsewhere = shard, broker, elsewhere
 
     async def prepare(self) -> None:
         """Know what the store has now.
@@ -82,6 +83,10 @@ class ShardFollower(StreamFollower):
         """See StreamFollower: the catalog says which there are."""
         self._has_changed = False
 
+    def remote(self, virtual_host: Name, name: Name) -> Remote | None:
+        """See resources.FolderSource."""
+        return self._elsewhere.remote(virtual_host, name)
+
     def _followed(self, host: str, name: str) -> Followed | None:
         """See StreamFollower; None also for one of another life."""
         one = super()._followed(host, name)
@@ -95,7 +100,7 @@ async def follow(
     store: CountedStore,
     base: ServerResources,
     broker: Broker,
-    read_only: ReadOnly,
+    elsewhere: FolderSource,
 ) -> AsyncIterator[ServerResources]:
     """Follow a shard in this block; gives what its streams work with.
 
@@ -105,14 +110,14 @@ async def follow(
         store: that the shard is in.
         base: what other streams of this node work with.
         broker: has the streams.
-        read_only: says how changes are refused here.
+        elsewhere: says who leads it, and publishes there.
 
     Raises:
         TierError: nothing of it can be read yet.
     """
     data = await threads.in_thread(empty_folder, base.data, shard, "followed")
     await threads.in_thread(Path(data, TAILS).mkdir)
-    follower = ShardFollower(shard, broker, data, store, base.now_ms, read_only)
+    follower = ShardFollower(shard, broker, data, store, base.now_ms, elsewhere)
     await follower.prepare()
     async with trio.open_nursery() as nursery:
         supervisor = base.supervisor.within(nursery)

@@ -22,6 +22,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from hashlib import blake2b
 
 import trio
@@ -31,6 +32,7 @@ from segments.store.object_names import shard_prefix
 from segments.store.object_store import TierError
 from segments.store.prefixed import PrefixedStore
 from streamd.broker.broker import Broker
+from streamd.broker.catalog.catalog import CatalogError
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.elsewhere import Elsewhere
 from streamd.broker.nodes.led_shard import LedShard, lead
@@ -58,7 +60,16 @@ from streamd.operations.names import Name
 logger = logging.getLogger(__name__)
 
 _MOVE_SECONDS, _LOOK_SECONDS = 20.0, 0.02
+_TROUBLE = (RestoreError, SegmentsError, CatalogError, OSError)
 _LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _nothing(_host: Name, _name: Name, _shard: str) -> None:
@@ -85,6 +96,7 @@ class Shards:
         self._base: ServerResources | None = None
         self._led: dict[str, LedShard] = {}
         self._elsewhere: dict[str, ServerResources] = {}
+        self._loaded: dict[str, ServerResources] = {}  # that streams work with now
         self._wishes: set[str] = {node.name}
         self._keepers: dict[str, trio.Event] = {}  # set when something has changed
         self._led_by: dict[str, str] = {}  # the node that was seen to lead it last
@@ -219,6 +231,8 @@ class Shards:
             self._node.shards = self
             stack.callback(setattr, self._node, "shards", None)
             async with trio.open_nursery() as nursery:
+                start = broker.supervisor.within(nursery).start
+                self._keepers.clear()
                 while True:
                     try:
                         await self.peers.look()
@@ -231,7 +245,7 @@ class Shards:
                     self._used = None
                     for shard in self._all() - self._keepers.keys():
                         self._keepers[shard] = trio.Event()
-                        nursery.start_soon(self._keep, shard, name=f"keeping the shard {shard}")
+                        start("keeping a shard", partial(self._keep, shard), shard)
                     for shard in list(self._keepers):
                         self._wake(shard)
                     await trio.sleep(self.peers.pause)
@@ -283,17 +297,27 @@ class Shards:
     async def _keep(self, shard: str) -> None:
         pause = 0.0
         while True:
-            is_wanted = self._wants(shard)
+            await self._load(shard)  # an earlier attempt may have ended anywhere
+            is_wanted, why = self._wants(shard), ""
             try:
                 await (self._lead(shard) if is_wanted else self._follow(shard))
                 pause = 0.0
-            except (RestoreError, SegmentsError) as error:
+            except* _TROUBLE as group:
+                why = str(next(_leaves(group)))
+            if why:
                 what = "lead" if is_wanted else "follow"
-                logger.warning("cannot %s the shard of node %s: %s", what, shard, error)
+                logger.warning("cannot %s the shard of node %s: %s", what, shard, why)
                 if is_wanted:
                     self._orphaned_at.pop(shard, None)  # another one may do, meanwhile
                 pause = min(next_pause(pause), _LONGEST_PAUSE)
                 await trio.sleep(pause)
+
+    async def _load(self, shard: str) -> None:
+        """Have the streams of a shard work with what there is for them now."""
+        resources = self.resources(shard)
+        if self._loaded.get(shard, self._base) is not resources:
+            self._loaded[shard] = resources
+            await self._broker.load_again(shard)
 
     def _store(self, shard: str) -> CountedStore:
         return CountedStore(PrefixedStore(self._node.store, shard_prefix(shard)))
@@ -307,25 +331,24 @@ class Shards:
             return
         elsewhere = self.resources(shard).follower
         assert elsewhere is not None  # noqa: S101 - this node does not lead it
-        parts = self._config, self._store(shard), self._base, self._broker, elsewhere.read_only
+        parts = self._config, self._store(shard), self._base, self._broker, elsewhere
         async with follow(shard, *parts) as resources:
             self._elsewhere[shard] = resources
             try:
-                await self._broker.load_again(shard)
+                await self._load(shard)
                 while not self._wants(shard):
                     await self._keepers[shard].wait()
             finally:
                 del self._elsewhere[shard]
-            await self._broker.load_again(shard)
+            await self._load(shard)
 
     async def _lead(self, shard: str) -> None:
         assert self._base is not None  # noqa: S101 - the broker has said so
         parts = self._config, self._store(shard), self._base, self._placed
         async with lead(shard, *parts) as led:
             self._led[shard] = led
-            failed: SegmentsError | None = None
             try:
-                await self._broker.load_again(shard)
+                await self._load(shard)
                 await led.begin()
                 self._wishes.discard(shard)
                 self._orphaned_at.pop(shard, None)
@@ -336,14 +359,10 @@ class Shards:
                 logger.info(text, self._node.name, shard, epoch)
                 await led.tier.ownership.fenced()
                 logger.warning("another node leads the shard of node %s from now on", shard)
-            except SegmentsError as error:
-                failed = error
             finally:
                 del self._led[shard]
-            await self._broker.load_again(shard)
+            await self._load(shard)
             self._node.hurry()
-        if failed is not None:  # here, as the block would put it into a group
-            raise failed
 
     async def _placed(self, shard: str) -> list[StreamRow]:
         await self._read_on()

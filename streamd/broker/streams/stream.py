@@ -58,6 +58,10 @@ class LogStore(Protocol):
         """
 
 
+def _nowhere() -> None:
+    """All is published here."""
+
+
 class StreamServices(NamedTuple):
     """The parts of a server that its streams work with.
 
@@ -74,6 +78,7 @@ class StreamServices(NamedTuple):
         tier: has sealed segments uploaded; None where nobody does.
         read_only: another server writes it, and nobody may change anything here; None if not.
         floor: says when the disk has too little room; None where nobody minds.
+        remote: gives what publishes to it, where another node leads it.
     """
 
     now_ms: Callable[[], int]
@@ -88,6 +93,7 @@ class StreamServices(NamedTuple):
     tier: TierUse | None = None
     read_only: ReadOnly | None = None
     floor: Floor | None = None
+    remote: Callable[[], Remote | None] = _nowhere
 
 
 class Stream:
@@ -123,6 +129,7 @@ class Stream:
             services.tier,
             services.floor,
         )
+        self._remote: Remote | None = None
         self._early = EarlyMessages(name)
         self._keys_changed = False
         self.life = LogLife(
@@ -287,17 +294,20 @@ class Stream:
         """Queue entries; their publisher is told when they are stored."""
         life, tier = self.life, self._tier
         opened = life.opened_log
-        if self.remote is not None:
-            self.remote.publish(pending)
-        elif self._services.read_only is not None:
-            reason = self._services.read_only.reason
-            pending.publisher.refuse(pending.entries.publishing_ids, reason)
+        if self._services.read_only is not None:
+            self._publish_elsewhere(pending, self._services.read_only.reason)
         elif tier is not None and tier.fence:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         elif opened is None or life.state is not StreamState.OPEN:
             self._publish_early(pending)
         elif opened.writer.publish(pending):
             opened.published()
+
+    def _publish_elsewhere(self, pending: PendingEntries, reason: Reason) -> None:
+        if self.remote is not None:
+            self.remote.publish(pending)
+        else:
+            pending.publisher.refuse(pending.entries.publishing_ids, reason)
 
     def _publish_early(self, pending: PendingEntries) -> None:
         self.life.want()
@@ -311,13 +321,14 @@ class Stream:
     @property
     def remote(self) -> Remote | None:
         """What has messages stored by the node that leads it; None where this one does."""
-        read_only = self._services.read_only
-        return None if read_only is None else read_only.remote
+        if self._remote is None and self._services.read_only is not None:
+            self._remote = self._services.remote()
+        return self._remote
 
     @property
     def is_crowded(self) -> bool:
         """More must not be queued, see `room`."""
-        if self.remote is not None:
+        if self._services.read_only is not None and self.remote is not None:
             return self.remote.is_crowded
         opened = self.life.opened_log
         if opened is not None:
@@ -326,7 +337,7 @@ class Stream:
 
     async def room(self) -> None:
         """Return when more may be queued: at once unless the disk is slow or full."""
-        if self.remote is not None:
+        if self._services.read_only is not None and self.remote is not None:
             await self.remote.room()
             return
         while self.life.opened_log is None and self.is_crowded:
@@ -336,7 +347,7 @@ class Stream:
 
     async def settled(self) -> None:
         """Return when everything received so far is stored or refused, or cannot be for now."""
-        if self.remote is not None:
+        if self._services.read_only is not None and self.remote is not None:
             await self.remote.settled()
             return
         while self._early and not self.life.disk_is_full:
