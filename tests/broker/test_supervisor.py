@@ -23,6 +23,9 @@ CONTAINED = {
     "streamd/broker/tier/patience.py": "what asks, at the start, waits for all of it",
     "streamd/broker/tier/uploader.py": "in a supervised task; a fault in a step is counted",
     "streamd/broker/nodes/node.py": "without heartbeats it is taken over, and so it ends",
+    "streamd/broker/nodes/shards.py": "what it starts is supervised, each shard for itself",
+    "streamd/connections/stream/node_link.py": "within what one client asks another node for",
+    "streamd/connections/stream/remote.py": "in a supervised task of one stream",
     "streamd/broker/tier/wal.py": "in a supervised task, which begins with what it has left",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
     "streamd/connections/doorway.py": "within the guarded task that serves a door",
@@ -96,6 +99,10 @@ async def test_a_task_that_fails_runs_again_after_growing_pauses(nursery: trio.N
 # These have tests of their own.
 ELSEWHERE = {
     "watching the leader",  # of a node: tests/broker/nodes
+    "keeping shards",  # the same
+    "keeping a shard",  # the same
+    "asking another node",  # the same
+    "publishing to another node",  # the same
     "leading",  # the same
     "sorting out what an earlier lead has left",  # the same
     "asking for what is lost",  # needs cold segments: tests/broker/tier

@@ -75,6 +75,12 @@ class StreamSettings:
                 selector, or the catalog cannot be written.
         """
         stream = self._streams.find(name)
+        if self._streams.row(name).shard:
+            raise Refused(
+                Reason.PRECONDITION_FAILED,
+                f"{name} was placed at node {self._streams.row(name).shard}: streams with standing "
+                "selectors are declared with queue-leader-locator=client-local",
+            )
         async with (
             stream.opened() as log,
             self._catalog.turn(self._streams.while_there(check)) as turn,
