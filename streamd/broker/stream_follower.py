@@ -195,6 +195,7 @@ class StreamFollower:
         self._since = 0
         self._logs, self._wals_changed = GrowingLogs(), Wakeup()
         self._tails_turn = trio.Lock()  # who changes tails
+        self._slots_turn = trio.Lock()  # who reads slots
         self._num_tails, self._old_files, self._slot_fault = 0, [], ""
         self._looking, self._num_begun, self._num_done = trio.Lock(), 0, 0
         self._num_looks, self._looked = 0, trio.lowlevel.ParkingLot()
@@ -210,6 +211,10 @@ class StreamFollower:
     def _has_row(self, one: Followed) -> bool:
         """The catalog has a stream of which the store had something: it was not deleted."""
         raise NotImplementedError
+
+    def _needs_slots(self) -> bool:
+        """Somebody wants to know what is in no manifest yet."""
+        return True
 
     async def _read_entries(self, entries: Sequence[Entry]) -> None:
         """The log of metadata has these, too."""
@@ -442,7 +447,7 @@ class StreamFollower:
         while True:
             fault = ""
             try:
-                if await self._read_slots():
+                if self._needs_slots() and await self.read_slots():
                     used_at = trio.current_time()
                 self._have_slots.set()
             except SegmentsError as error:
@@ -456,8 +461,17 @@ class StreamFollower:
             with trio.move_on_after(POLL_SECONDS if is_idle else SLOT_SECONDS):
                 await self._wals_changed.wait()
 
+    async def read_slots(self) -> bool:
+        """Read and show what there is; whether there was something.
+
+        Raises:
+            BadObjectError: a slot cannot be used.
+            TierError: the store is away.
+        """
+        async with self._slots_turn:
+            return await self._read_slots()
+
     async def _read_slots(self) -> bool:
-        """Read and show what there is; whether there was something."""
         has_some = False
         while True:
             used = sum(one.tail.size for one in self._streams.values() if one.tail is not None)

@@ -2,6 +2,9 @@
 
 Which streams there are, and of which life, the catalog of the cluster says; what the store has of
 others was deleted, or is not known here yet.
+
+What is in no manifest yet is read while a log is open here. What the streams have got, and how much
+it is, their leader is asked for (engine/figures_elsewhere.py).
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +17,7 @@ from segments.store.object_store import TierError
 from streamd.broker.broker import Broker
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.nodes.led_shard import cache_in, empty_folder
-from streamd.broker.resources import FolderSource, ServerResources
+from streamd.broker.resources import FolderSource, Following, ServerResources
 from streamd.broker.stream_follower import Followed, StreamFollower
 from streamd.broker.streams.fetcher import Fetcher
 from streamd.broker.streams.publication import Remote
@@ -26,6 +29,9 @@ from streamd.broker.tier.restore import TAILS
 from streamd.config import Config
 from streamd.net import threads
 from streamd.operations.names import Name
+
+_IDLE_SECONDS = 60.0  # that write-ahead logs are read for after the last log was open
+_OPEN_SECONDS = 10.0  # that opening a log waits for them
 
 
 class ShardFollower(StreamFollower):
@@ -47,6 +53,7 @@ class ShardFollower(StreamFollower):
     ) -> None:
         super().__init__(data, store, now_ms, elsewhere.read_only)
         self._shard, self._broker, self._elsewhere = shard, broker, elsewhere
+        self._read_until = 0.0  # write-ahead logs, by trio's clock
 
     async def prepare(self) -> None:
         """Know what the store has now.
@@ -78,6 +85,22 @@ class ShardFollower(StreamFollower):
     def _stream_of(self, one: Followed) -> Stream | None:
         """See StreamFollower; None also for one of another life."""
         return None if self._row(one) is None else super()._stream_of(one)
+
+    def _needs_slots(self) -> bool:
+        """See StreamFollower; else each node would read all that the others write."""
+        now = trio.current_time()
+        if any(s is not None and s.is_open for s in map(self._stream_of, self._streams.values())):
+            self._read_until = now + _IDLE_SECONDS
+        return now < self._read_until
+
+    async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
+        """See resources.FolderSource."""
+        self._read_until = trio.current_time() + _IDLE_SECONDS
+        with trio.move_on_after(_OPEN_SECONDS) as waiting:
+            await self.read_slots()
+        if waiting.cancelled_caught:
+            raise TierError("what the tier has of it is being read; try again")
+        return await super().make_folder(virtual_host, name, folder)
 
     async def _show_streams(self) -> None:
         """See StreamFollower: the catalog says which there are."""
