@@ -9,7 +9,7 @@ A gap needs no file: of the offsets that are missing between two segments whole 
 the rest are messages that were lost. No log can lose as many as a gap has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 OFFSET_GAP = 1 << 32
@@ -56,6 +56,10 @@ class Gaps:
 
     def __init__(self, gaps: Iterable[Gap] = ()) -> None:
         self._gaps = tuple(gap for gap in gaps if gap.start < gap.end)
+
+    def __iter__(self) -> Iterator[Gap]:
+        """In their order."""
+        return iter(self._gaps)
 
     def and_more(self, gaps: Iterable[Gap]) -> "Gaps":
         """These and others, which may be among these."""

@@ -219,7 +219,8 @@ class Server:
         self._config = config
         self._max_connections = _connection_budget(config, outside)
         self.engine = open_engine(broker, directory, self.connections, self.addresses, self._doors)
-        self.engine.elsewhere = Forwarding(broker).operation
+        forwarding = Forwarding(broker)
+        self.engine.elsewhere, self.engine.refresh = forwarding.operation, forwarding.refresh
         if broker.shards is not None:
             broker.shards.remote = partial(RemoteStream, broker)
         self._services = Services(config, broker, directory, self.connections, self.engine)

@@ -97,6 +97,9 @@ class Shards(Protocol):
 
     remote: Callable[[Name, Name, str], Remote | None]
 
+    def others(self) -> list[LeaderFacts]:
+        """Other nodes that lead something here."""
+
     def facts(self, node: str) -> LeaderFacts | None:
         """Another node, one without a name where it is not there; None for this one."""
 

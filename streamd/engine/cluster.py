@@ -1,12 +1,18 @@
 """What is asked of the cluster."""
 
+from typing import Any
+
+from streamd.auth.users import NODE
 from streamd.engine.engine import Call, Handlers, Parts
+from streamd.net.turns import in_turns
 from streamd.operations.cluster import (
     ClusterFacts,
     ForgetNode,
     GetCluster,
     GetServedBy,
     LeaderFacts,
+    LedStream,
+    ListLed,
     MoveShard,
     node_of,
 )
@@ -28,6 +34,7 @@ class Cluster:
             GetServedBy: self._served_by,
             ForgetNode: self._forget,
             MoveShard: self._move,
+            ListLed: self._led,
         }
 
     async def _get(self, _call: Call, _request: GetCluster) -> ClusterFacts:
@@ -37,6 +44,21 @@ class Cluster:
     async def _served_by(self, _call: Call, _request: GetServedBy) -> LeaderFacts | None:
         node = self._broker.node
         return None if node is None else node.served_by()
+
+    async def _led(self, call: Call, _request: ListLed) -> list[LedStream]:
+        if call.caller.name != NODE:
+            raise Refused(Reason.ACCESS_REFUSED, "it is for other nodes of the cluster")
+        found = []
+        async for row in in_turns(list(self._broker.rows())):
+            host = self._broker.virtual_hosts.get(row.virtual_host)
+            stream = None if host is None else host.get_stream(row.name)
+            if not row.shard or host is None or stream is None or host.writer(row.name) is not None:
+                continue
+            f = stream.figures
+            if f is not None:
+                numbers: tuple[Any, ...] = f[:10]  # as LedStream has them
+                found.append(LedStream(*row[:2], row.life, *numbers, gaps=tuple(f.gaps)))
+        return found
 
     async def _move(self, _call: Call, request: MoveShard) -> None:
         shards = self._broker.shards

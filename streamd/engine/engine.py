@@ -122,10 +122,12 @@ class Engine:
     Attributes:
         elsewhere: gives what has another node of a cluster carry out an operation for a user; None
             where this server does.
+        refresh: returns when figures of streams are known that other nodes lead, if that is soon.
     """
 
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:
         self.elsewhere: Elsewhere = _nowhere
+        self.refresh: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self._hosts = hosts
         self._handlers: Handlers = {kind: h for some in handlers for kind, h in some.items()}
 
@@ -147,6 +149,8 @@ class Engine:
         try:
             while True:
                 check()
+                if request.SHOWS_FIGURES:
+                    await self.refresh()
                 if (node := self.elsewhere(request)) is not None:
                     asked: Answer = await node(caller.name)
                     return asked

@@ -7,6 +7,7 @@ import msgspec
 from segments.store.heartbeat import NodeAddress
 from streamd.operations.declaration import ADMINISTRATORS, DOORS, WATCHERS, At, Operation
 from streamd.operations.errors import Reason, Refused
+from streamd.operations.names import Name
 
 _INTERVALS = 3  # without a heartbeat, and
 _PATIENCE_SECONDS = 1.0  # more: a node is not there
@@ -122,6 +123,32 @@ class ForgetNode(Operation[None], frozen=True, kw_only=True):
     CHANGES = True
 
     name: str
+
+
+class LedStream(msgspec.Struct, frozen=True, array_like=True):
+    """What a stream has that a node leads; see LogFigures."""
+
+    vhost: Name
+    stream: Name
+    life: str
+    first_offset: int
+    next_offset: int
+    first_chunk_id: int | None
+    last_chunk_id: int | None
+    num_lost: int
+    num_chunks: int
+    num_segments: int
+    size: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+    gaps: tuple[tuple[int, int], ...] = ()
+
+
+class ListLed(Operation[list[LedStream]], frozen=True, kw_only=True):
+    """What the streams have that a node leads of those that were placed at one; for other nodes."""
+
+    NAME = "cluster.led"
+    AT = At.HERE
 
 
 class MoveShard(Operation[None], frozen=True, kw_only=True):

@@ -75,12 +75,14 @@ class Operation(
         CHANGES: it changes something.
         AT: which node of a cluster carries it out; None for the leader where it changes something,
             else the one that is asked.
+        SHOWS_FIGURES: of streams, also of those that other nodes lead.
     """
 
     NAME: ClassVar[str] = ""
     NEEDS: ClassVar[Need | tuple[Need, ...] | None] = None
     CHANGES: ClassVar[bool] = False
     AT: ClassVar[At | None] = None
+    SHOWS_FIGURES: ClassVar[bool] = False
 
 
 def needs_of(kind: type[Operation[Any]] | Operation[Any]) -> tuple[Need, ...]:

@@ -241,6 +241,7 @@ class ListStreamFigures(Operation[AllStreams], frozen=True, kw_only=True):
     """
 
     NAME = "figures.streams"
+    SHOWS_FIGURES = True
     NEEDS = WATCHERS
 
     vhosts: tuple[Name, ...] = ()

@@ -188,6 +188,7 @@ class GetOverview(Operation[Overview], frozen=True, kw_only=True):
     """The server at a glance."""
 
     NAME = "overview.get"
+    SHOWS_FIGURES = True
 
 
 class Health(msgspec.Struct, frozen=True):

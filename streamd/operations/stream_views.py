@@ -57,6 +57,7 @@ class ListStreams(Operation[list[StreamSummary]], frozen=True, kw_only=True):
     """
 
     NAME = "stream.list"
+    SHOWS_FIGURES = True
 
     vhost: Name | None = None
 
@@ -132,6 +133,7 @@ class DescribeStreams(Operation[list[StreamDetails]], frozen=True, kw_only=True)
     """
 
     NAME = "stream.describe"
+    SHOWS_FIGURES = True
 
     streams: tuple[tuple[Name, Name], ...]
 
@@ -140,6 +142,7 @@ class GetStream(OfStream[StreamDetails], frozen=True, kw_only=True):
     """A stream."""
 
     NAME = "stream.get"
+    SHOWS_FIGURES = True
     NEEDS = Enter()
 
 
@@ -279,6 +282,7 @@ class ShowStream(OfStream[StreamView], frozen=True, kw_only=True):
     """A stream, who uses it, and where they stand."""
 
     NAME = "stream.show"
+    SHOWS_FIGURES = True
     NEEDS = Enter()
 
 

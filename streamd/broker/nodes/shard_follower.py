@@ -4,7 +4,7 @@ Which streams there are, and of which life, the catalog of the cluster says; wha
 others was deleted, or is not known here yet.
 
 What is in no manifest yet is read while a log is open here. What the streams have got, and how much
-it is, their leader is asked for (engine/figures_elsewhere.py).
+it is, their leader is asked for (connections/stream/forwarding.py).
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -101,6 +101,12 @@ class ShardFollower(StreamFollower):
         if waiting.cancelled_caught:
             raise TierError("what the tier has of it is being read; try again")
         return await super().make_folder(virtual_host, name, folder)
+
+    def _tell(self, stream: Stream, one: Followed) -> None:
+        """See StreamFollower; its leader may have said more than manifests have."""
+        known = stream.figures
+        if known is None or known.next_offset < one.stored_to:
+            super()._tell(stream, one)
 
     async def _show_streams(self) -> None:
         """See StreamFollower: the catalog says which there are."""

@@ -181,6 +181,12 @@ class Shards:
         """See resources.Shards."""
         return self.facts(self.leader(shard))
 
+    def others(self) -> list[LeaderFacts]:
+        """See resources.Shards."""
+        leaders = {self.leader(row.shard) for row in self._rows() if row.shard}
+        found = (self.facts(name) for name in leaders - {self._node.name, ""})
+        return [one for one in found if one is not None and one.name]
+
     def facts(self, node: str) -> LeaderFacts | None:
         """See resources.Shards."""
         if node == self._node.name:

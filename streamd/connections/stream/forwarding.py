@@ -7,24 +7,32 @@ for that one request: they are rare, and nothing of it can be out of date.
 
 import base64
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import starmap
 from typing import Any
 
 import msgspec
+import trio
 
+from segments.gaps import Gap, Gaps
+from streamd.auth.users import NODE
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST
+from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.stream.node_link import NodeLink, open_link
 from streamd.connections.stream.response_codes import code_of
 from streamd.hop.declared import answer_of
 from streamd.hop.messages import encode
-from streamd.operations.cluster import LeaderFacts
+from streamd.net.turns import in_turns
+from streamd.operations.cluster import LeaderFacts, ListLed
 from streamd.operations.declaration import At, Operation
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 
+_FIGURES_SECONDS = 2.0  # that figures of other nodes are good for, and waited for
 _PART = 24_000  # characters of base64 in one string
 _REASONS = {code_of(Refused(reason, "")): reason for reason in reversed(Reason)}
 CHANGES = (c.Create, c.Delete, c.CreateSuperStream, c.DeleteSuperStream)
@@ -39,6 +47,7 @@ class Forwarding:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._refreshing, self._fresh_until = trio.Lock(), 0.0
 
     def leader(self) -> LeaderFacts | None:
         """Who leads the cluster; None where this server does, or is no node of one with shards."""
@@ -77,6 +86,32 @@ class Forwarding:
             return await self._ask(node, user, request)
 
         return ask
+
+    async def refresh(self) -> None:
+        """See Engine.refresh."""
+        shards = self._broker.shards
+        if shards is None:
+            return
+        async with self._refreshing:
+            if trio.current_time() < self._fresh_until:
+                return
+            with trio.move_on_after(_FIGURES_SECONDS):
+                async with trio.open_nursery() as nursery:
+                    for node in shards.others():
+                        nursery.start_soon(self._read_figures, node)
+            self._fresh_until = trio.current_time() + _FIGURES_SECONDS
+
+    async def _read_figures(self, node: LeaderFacts) -> None:
+        with suppress(Refused):  # it is not there: they stay as they are
+            async for one in in_turns(await self._ask(node, NODE, ListLed())):
+                host = self._broker.virtual_hosts.get(one.vhost)
+                row = None if host is None else host.find_row(one.stream)
+                stream = None if host is None else host.get_stream(one.stream)
+                is_it = row is not None and row.life == one.life
+                if host is None or stream is None or not is_it or host.writer(one.stream) is None:
+                    continue
+                numbers, gaps = msgspec.structs.astuple(one)[3:-1], Gaps(starmap(Gap, one.gaps))
+                stream.life.know(LogFigures._make((*numbers, None, 0, None, one.life, gaps)))
 
     async def _ask(self, node: LeaderFacts, user: Name, request: Operation[Any]) -> Any:  # noqa: ANN401
         text = base64.b64encode(encode(request)).decode("ascii")

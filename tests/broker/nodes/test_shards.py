@@ -359,3 +359,21 @@ async def test_operations_are_done_where_the_stream_is_led(tmp_path: Path) -> No
             answer = await peer.ask(c.Manage, "offset.list", (Pair("stream", stream),))
             found = {dict(row)["name"]: dict(row)["offset"] for row in answer.rows}
             assert found == {f"of {name}": "3" for name in three}
+
+
+async def test_any_node_shows_what_the_streams_of_others_have(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        for stream, leader in leaders.items():
+            publisher = await _publisher(three[leader], stream)
+            await publisher.store(bodies(0))
+            await publisher.vanish()
+        for node in three.values():
+            peer = await node.peer()
+            answer = await peer.ask(c.DescribeStreams, NAMES)
+            found = [dict(one.statistics)["messages"] for one in answer.streams]
+            assert found == [A_FRAME] * len(NAMES)
+            assert node.server is not None
+            led = sum(s.is_open for s in node.server.server.broker.streams())
+            assert led == 2, "to show it, others read nothing"
