@@ -57,7 +57,7 @@ class Cluster:
             f = stream.figures
             if f is not None:
                 numbers: tuple[Any, ...] = f[:10]  # as LedStream has them
-                found.append(LedStream(*row[:2], row.life, *numbers, gaps=tuple(f.gaps)))
+                found.append(LedStream(*row[:2], row.life, *numbers, tuple(f.gaps)))
         return found
 
     async def _move(self, _call: Call, request: MoveShard) -> None:
