@@ -56,8 +56,8 @@ class Cluster:
                 continue
             f = stream.figures
             if f is not None:
-                numbers: tuple[Any, ...] = f[:10]  # as LedStream has them
-                found.append(LedStream(*row[:2], row.life, *numbers, tuple(f.gaps)))
+                parts: tuple[Any, ...] = (*row[:2], row.life, *f[:10], tuple(f.gaps))
+                found.append(LedStream(*parts))
         return found
 
     async def _move(self, _call: Call, request: MoveShard) -> None:
