@@ -317,13 +317,13 @@ class Server:
             raise
 
     async def _has_own(self, listener: str) -> bool:
-        """Clients come for streams that this node leads, though another one leads the cluster."""
+        """Streams were placed at nodes: each asks others for what it does not lead itself."""
         shards = self.broker.shards
         is_stream = listener in (listener_name(STREAM, is_tls=is_tls) for is_tls in (False, True))
         if shards is None or not is_stream:
             return False
         await self.broker.read_on()
-        return shards.leads_streams
+        return shards.has_streams
 
     def _check_not_ours(self, peer: Address) -> None:
         """Raise TransportClosed for a connection to the leader that has arrived at this node."""

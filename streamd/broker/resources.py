@@ -111,8 +111,8 @@ class Shards(Protocol):
         """
 
     @property
-    def leads_streams(self) -> bool:
-        """There is a stream in a shard that this node leads."""
+    def has_streams(self) -> bool:
+        """Some stream was placed at a node."""
 
     def use(self, base: "ServerResources") -> None:
         """What streams of this node work with that were placed nowhere."""

@@ -20,6 +20,7 @@ from segments.recovery.tail import Tail
 from segments.segment import Segment
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
+from streamd.broker.catalog.writer import Subject
 from streamd.broker.declared.rows import StreamRow
 from streamd.broker.orphans import has_messages, set_aside
 from streamd.broker.resources import ServerResources
@@ -85,6 +86,8 @@ class StreamLogs:
             if tail is not None:
                 log.stored.note_marks(tail.marks)
         elif resources.is_scratch:
+            # Nothing is confirmed of a stream that another machine would not know.
+            await resources.catalog.tell_of([Subject(self._virtual_host, row.name)])
             is_there = await threads.in_thread(_has_files, self.folder(row.name))
             if is_there or (await self._tail(row)) is not None:
                 log = await self._open_whole(row, stream)

@@ -31,6 +31,8 @@ from streamd.broker.streams.publication import Remote
 from streamd.broker.streams.stream import Stream, StreamServices
 from streamd.broker.streams.stream_settings import StreamSettings
 from streamd.broker.streams.stream_table import StreamTable
+from streamd.broker.tier.deletions import Deletion
+from streamd.broker.tier.stream_tier import TieredStream
 from streamd.broker.tier.tier import Tier
 from streamd.net.actor import CHANGE
 from streamd.net.turns import in_turns
@@ -519,22 +521,40 @@ class VirtualHost:
         async with AsyncExitStack() as stack:
             for logs, folders in of_shards.items():
                 if logs.resources.tier is not None:
-                    removed = self._removing(logs.resources.tier, folders)
+                    is_scratch = logs.resources.is_scratch
+                    removed = self._removing(logs.resources.tier, folders, is_scratch=is_scratch)
                     await stack.enter_async_context(removed)
             yield {logs: list(folders) for logs, folders in of_shards.items()}
 
     @asynccontextmanager
-    async def _removing(self, tier: Tier, folders: dict[Name, str]) -> AsyncIterator[None]:
+    async def _removing(
+        self, tier: Tier, folders: dict[Name, str], *, is_scratch: bool
+    ) -> AsyncIterator[None]:
         deletion = await tier.removals.will_delete(folders, self.name)
         try:
             yield
         finally:
             with trio.CancelScope(shield=True):
                 gone = [name for name in folders if name not in self._streams]
-                if gone:
+                if gone and is_scratch:  # when the log of the cluster has it
+                    ended = {name: tier.stream_of(self.name, name) for name in gone}
+                    remove = partial(self._remove_later, tier, deletion, ended)
+                    self._resources.supervisor.start_once("removing what was deleted", remove)
+                elif gone:
                     await tier.removals.deleted(deletion, self.name, gone)
                 else:
                     await tier.removals.withdraw_deletion(deletion)
+
+    async def _remove_later(
+        self, tier: Tier, deletion: Deletion | None, ended: Mapping[Name, TieredStream | None]
+    ) -> None:
+        """Remove what a shard has of streams, once no other node may find them in the log."""
+        await self._resources.catalog.stored()
+        for name, stream in ended.items():  # another one of that name may be there since
+            if stream is not None and tier.stream_of(self.name, name) is stream:
+                tier.confirms.deleted(self.name, name)
+                await tier.removals.deleted(None, self.name, [name])
+        tier.removals.note(deletion)
 
     async def _end_all(self, names: Sequence[Name]) -> list[Stream]:
         """Streams that are out of the catalog: end all work on their files, and forget them."""

@@ -161,6 +161,11 @@ class CatalogWriter:
         if not self._unstored.isdisjoint(found):
             await self._answer()
 
+    async def stored(self) -> None:
+        """Return when the tier has what is committed now, however long that takes."""
+        if self._stored is not None:
+            await self._stored()
+
     async def _answer(self) -> None:
         if self._stored is not None:
             made = set(self._unstored)

@@ -165,9 +165,9 @@ class Shards:
         }
 
     @property
-    def leads_streams(self) -> bool:
-        """There is a stream in a shard that this node leads."""
-        return any(row.shard in self._led for row in self._rows() if row.shard)
+    def has_streams(self) -> bool:
+        """See resources.Shards."""
+        return any(row.shard for row in self._rows())
 
     def leader(self, shard: str) -> str:
         """The node that leads a shard, as far as is known; empty for none."""

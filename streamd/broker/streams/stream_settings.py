@@ -53,7 +53,11 @@ class StreamSettings:
             stream = self._streams.find(name)
             row = self._streams.row(name)
             row = row._replace(settings={**row.settings, **changes})
-            if not changes.keys().isdisjoint({CONFIRM, TIER}):
+            is_of_tier = not changes.keys().isdisjoint({CONFIRM, TIER})
+            if is_of_tier and row.shard:
+                details = f"{name} was placed at node {row.shard}: it is confirmed by the tier"
+                raise Refused(Reason.PRECONDITION_FAILED, details)
+            if is_of_tier:
                 check_confirm(row.effective, has_tier=self._has_tier)
             policy = self._policy_of(row)
             await turn.commit(lambda catalog: catalog.put_arguments(row))

@@ -60,6 +60,8 @@ class TierParts(NamedTuple):
         delay_ms: that a segment stays on the disk after it was stored.
         confirms: through the store.
         confirms_all: everything is answered when the store has it.
+        is_shard: which streams there are, the log of the cluster says: one that was deleted here
+            goes when that has it.
         wants_at: it will have something to do in so many seconds.
         delete_later: no manifest names these objects any more.
         note_open: its log was opened, or is closed.
@@ -76,6 +78,7 @@ class TierParts(NamedTuple):
     delete_later: Callable[[set[str]], Awaitable[None]]
     note_open: Callable[["TieredStream", bool], None]
     confirms_all: bool
+    is_shard: bool
 
 
 class _Numbers(NamedTuple):
@@ -172,6 +175,7 @@ class TieredStream:
         """Its log is about to be closed: what is in it will be due some time."""
         if self.is_gone:
             self._end_requests()
+        if self.is_removed:
             self._parts.confirms.deleted(self.virtual_host, self.name)
         log = self._log
         if log is None:
@@ -332,6 +336,11 @@ class TieredStream:
     def is_gone(self) -> bool:
         """The stream was deleted."""
         return self._stream is None or self._stream.state is StreamState.GONE
+
+    @property
+    def is_removed(self) -> bool:
+        """The same, and no catalog elsewhere may say otherwise, see TierParts."""
+        return self.is_gone and not self._parts.is_shard
 
     @property
     def key(self) -> StreamKey | None:

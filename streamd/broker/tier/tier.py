@@ -135,6 +135,7 @@ class Tier:
             self.removals.delete_later,
             self._note_open,
             self._confirms_all,
+            open_store is not None,
         )
 
     async def start(self) -> None:
@@ -198,6 +199,10 @@ class Tier:
         stream = TieredStream(self._parts, virtual_host, name, row)
         self._streams[virtual_host, name] = stream
         return stream
+
+    def stream_of(self, virtual_host: Name, name: Name) -> TieredStream | None:
+        """A stream of that name, as it is known here."""
+        return self._streams.get((virtual_host, name))
 
     def _find(self, virtual_host: str, name: str) -> TieredStream | None:
         return self._streams.get((Name(virtual_host), Name(name)))

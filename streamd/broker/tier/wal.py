@@ -95,8 +95,8 @@ class Uploads(Protocol):
         """The life of the stream; None where nobody has looked, empty where it has no files yet."""
 
     @property
-    def is_gone(self) -> bool:
-        """It was deleted."""
+    def is_removed(self) -> bool:
+        """It was deleted, for good."""
 
     @property
     def manifest(self) -> Manifest | None:
@@ -835,7 +835,7 @@ class StoreConfirms:
 
     def _is_gone(self, key: StreamKey) -> bool:
         found = self._find(key.virtual_host, key.stream)
-        return found is None or found.is_gone or found.life not in (None, key.creation)
+        return found is None or found.is_removed or found.life not in (None, key.creation)
 
     def _manifest_of(self, key: StreamKey) -> Manifest | None:
         found = self._find(key.virtual_host, key.stream)

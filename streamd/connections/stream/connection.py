@@ -113,6 +113,8 @@ class StreamConnection(BaseConnection):
                         await next_turn()
                     answers = await self._login.answer(command)
                     await self._transport.send(b"".join(map(connection.send, answers)))
+        if self._login.is_node:
+            connection.take_frames(self._login.frame_max)
         connection.limit_frames(self._login.frame_max)
         self._note_login(self._login)
 

@@ -13,7 +13,11 @@ from streamd.auth.users import Account, Rights
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.services import Services
 from streamd.connections.stream.delivery import Delivery
-from streamd.connections.stream.node_link import NONCE, PRODUCT as NODE_PRODUCT
+from streamd.connections.stream.node_link import (
+    FRAME_MAX as NODE_FRAME_MAX,
+    NONCE,
+    PRODUCT as NODE_PRODUCT,
+)
 from streamd.connections.stream.response_codes import code_of_login
 from streamd.connections.stream.session import Context
 from streamd.net.outbox import Outbox
@@ -51,6 +55,7 @@ class Login:
         host: the virtual host, once it is entered.
         mechanism: by which the user was authenticated, once it is.
         opened_at_ms: when the connection was opened, in ms since 1970.
+        is_node: another node of the cluster has logged in.
     """
 
     host: VirtualHost
@@ -75,6 +80,7 @@ class Login:
         self._traffic = services.broker.traffic.protocol(STREAM_PROTOCOL)
         self.mechanism = ""
         self._nonce = ""  # for a node of the cluster
+        self.is_node = False
         self.opened_at_ms = 0
         self._command: c.ClientCommand | None = None  # the last one given to `answer`
 
@@ -123,7 +129,7 @@ class Login:
     def _is_read_only(self) -> bool:
         """Nothing can be published or changed here."""
         shards = self._broker.shards
-        return self._broker.is_read_only and not (shards is not None and shards.leads_streams)
+        return self._broker.is_read_only and not (shards is not None and shards.has_streams)
 
     async def _authenticate(self, command: c.SaslAuthenticate) -> list[c.ServerCommand]:
         with counted(self._traffic):
@@ -134,7 +140,9 @@ class Login:
             self._account = acts or await proven(command.mechanism, command.data)
         self.mechanism = command.mechanism
         answer = c.SaslAuthenticateResponse(command.correlation_id, ResponseCode.OK)
-        return [answer, c.Tune(self._services.config.frame_max, self._services.config.heartbeat)]
+        self.is_node = acts is not None
+        frame_max = NODE_FRAME_MAX if self.is_node else self._services.config.frame_max
+        return [answer, c.Tune(frame_max, self._services.config.heartbeat)]
 
     def _open(self, command: c.Open) -> c.OpenResponse:
         name = as_sent(command.virtual_host)

@@ -6,7 +6,7 @@ of the cluster proves (broker/nodes/secret.py).
 """
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from streamd.wire.stream.fields import Pair
 PRODUCT, NONCE = "streamd node", "node_nonce"
 
 _LOGIN_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
-_FRAME_MAX = 16 << 20
+FRAME_MAX = 256 << 20  # bytes: what came over AMQP may be larger than a frame of clients
 Answer = TypeVar("Answer")
 
 
@@ -37,12 +37,19 @@ class NodeLink:
 
     Args:
         take: hears what is said unasked.
+        room: returns when `take` may be called again.
 
     Attributes:
         is_lost: it is gone.
     """
 
-    def __init__(self, transport: Transport, take: Callable[[c.Command], None]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        take: Callable[[c.Command], None],
+        room: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._room = room
         self.is_lost = False
         self._take, self._lost = take, trio.Event()
         self._transport = transport
@@ -64,7 +71,7 @@ class NodeLink:
         await self._step(c.SaslAuthenticate, "PLAIN", words.encode())
         while not isinstance(await self._next(), c.Tune):
             pass
-        await self._transport.send(self._wire.send(c.Tune(_FRAME_MAX, 0)))
+        await self._transport.send(self._wire.send(c.Tune(FRAME_MAX, 0)))
         await self._step(c.Open, virtual_host)
 
     async def _step(self, kind: type[Any], *fields: object) -> Any:  # noqa: ANN401 - of any kind
@@ -95,6 +102,7 @@ class NodeLink:
                     waiting[0].set()
                 else:
                     self._take(command)
+                    await self._room()
         except TransportClosed:
             pass
         finally:
@@ -160,6 +168,7 @@ async def open_link(
     user: str,
     virtual_host: str,
     take: Callable[[c.Command], None] = _ignored,
+    room: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
 ) -> AsyncIterator[NodeLink]:
     """A connection to a node that has logged in; it ends with the block.
 
@@ -169,6 +178,7 @@ async def open_link(
         user: for whom; NODE for the node itself, which may do anything.
         virtual_host: that it enters.
         take: hears what is said unasked.
+        room: returns when `take` may be called again.
 
     Raises:
         Refused: it is not reached, or does not let us in.
@@ -180,7 +190,7 @@ async def open_link(
     try:
         with trio.fail_after(_LOGIN_SECONDS):
             transport = await passing.connect(*address)
-            link = NodeLink(transport, take)
+            link = NodeLink(transport, take, room)
             await link.log_in(secret, user, virtual_host)
     except (OSError, ssl.SSLError, TransportClosed, trio.TooSlowError) as error:
         details = f"node {leader.name}, which leads, is not reached at {address}"

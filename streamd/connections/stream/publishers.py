@@ -82,6 +82,10 @@ class Publishers:
         """There is no publisher."""
         return not self._publishers
 
+    def has(self, number: int) -> bool:
+        """Whether there is a publisher of that number."""
+        return number in self._publishers
+
     def forget(self, stream: Stream) -> bool:
         """Drop the publishers of a stream; returns whether there were any."""
         numbers = [n for n, (_, used) in self._publishers.items() if used is stream]

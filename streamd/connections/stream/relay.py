@@ -10,6 +10,7 @@ when a stream has another leader, that its publishers and consumers are over.
 """
 
 import logging
+from functools import partial
 from typing import Any, NamedTuple
 
 import trio
@@ -99,6 +100,9 @@ class Relay:
             self._versions = command
         elif isinstance(command, c.ConsumerUpdateResponse):
             return await self._answer(command)
+        elif self._is_taken(command):
+            self._refuse(command, Refused(Reason.PRECONDITION_FAILED, "its number is in use"))
+            return True
         elif isinstance(command, _OF_STREAM):
             node = self._forwarding.node_of(self._context.host, as_sent(command.stream))
             return node is not None and await self._ask(node, command)
@@ -109,6 +113,10 @@ class Relay:
             await self._carry_out(used.way, command)
             return True
         return False
+
+    def _is_taken(self, command: c.ClientCommand) -> bool:
+        field = _DECLARES.get(type(command))
+        return field is not None and (field, getattr(command, field)) in self._used
 
     async def _ask(self, node: LeaderFacts, command: c.ClientCommand) -> bool:
         try:
@@ -189,7 +197,8 @@ class Relay:
         assert own is not None  # noqa: S101 - or there were no other nodes
         user, host = context.rights.user, context.host.name
         try:
-            opened = open_link(way.node, own.secret, user, host, lambda one: self._take(way, one))
+            take, room = partial(self._take, way), context.outbox.room
+            opened = open_link(way.node, own.secret, user, host, take, room)
             async with opened as link:
                 if self._versions is not None:
                     await link.ask(self._versions)

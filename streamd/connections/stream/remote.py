@@ -58,7 +58,7 @@ class RemoteStream:
         self._queue: deque[PendingEntries] = deque()
         self._sent: dict[int, _Sent] = {}
         self._last = 0
-        self._is_running = False
+        self._is_running = self._is_over = False
         self._work, self._changed = trio.Event(), trio.lowlevel.ParkingLot()
 
     @property
@@ -72,7 +72,7 @@ class RemoteStream:
         self.num_bytes += queued_size(pending.entries)
         self._work.set()
         if not self._is_running:
-            self._is_running = True
+            self._is_running, self._is_over = True, False
             start = self._broker.supervisor.start_once
             start("publishing to another node", self._run, self._name)
 
@@ -113,7 +113,7 @@ class RemoteStream:
         async with open_link(leader, secret, NODE, self._host, self._take) as link:
             try:
                 answer = await link.ask(c.DeclarePublisher(0, 1, "", self._name))
-                while answer.code == ResponseCode.OK and not link.is_lost:
+                while answer.code == ResponseCode.OK and not (link.is_lost or self._is_over):
                     await self._send_all(link)
                     self._work = trio.Event()
                     with trio.move_on_after(_IDLE_SECONDS) as idle:
@@ -160,7 +160,9 @@ class RemoteStream:
             for publisher, numbers in self._ended(ids).items():
                 publisher.refuse(numbers, Reason.NOT_AVAILABLE)
         elif isinstance(command, c.MetadataUpdate):
+            self._is_over = True  # its publisher there is
             self._refuse_all()
+            self._work.set()
 
     def _ended(self, ids: "Iterator[int] | list[int] | tuple[int, ...]") -> dict[Publisher, bytes]:
         """Publishers of some messages, and their own numbers."""

@@ -112,7 +112,7 @@ class Session:
             if isinstance(command, CHANGES) and self._forwarding.leader() is not None:
                 await self._forward([command])
                 return
-            if await self._relay.carry_out(command):
+            if not self._has_here(command) and await self._relay.carry_out(command):
                 return
         handler = self._handlers.get(type(command))
         if handler is not None:
@@ -143,13 +143,24 @@ class Session:
         for answer in answers:
             context.answer(answer)
 
+    def _has_here(self, command: c.ClientCommand) -> bool:
+        """A publisher or a subscription of that number is here: another one is refused."""
+        match command:
+            case c.DeclarePublisher():
+                return self._publishers.has(command.publisher_id)
+            case c.Subscribe():
+                return self._consumers.has(command.subscription_id)
+            case _:
+                return False
+
     async def _look_elsewhere(self, command: c.ClientCommand) -> None:
-        """Before it is said that a stream is not there: another node may just have declared it."""
+        """Another node may just have declared a stream that is not here, or declared it again."""
         named = [getattr(command, "stream", None), getattr(command, "super_stream", None)]
         named += getattr(command, "streams", ())
         host = self._context.host
         names = (as_sent(name) for name in named if name)
-        if any(not host.has_stream(name) and not host.topology.has(name) for name in names):
+        is_unknown = any(not host.has_stream(n) and not host.topology.has(n) for n in names)
+        if is_unknown or isinstance(command, c.DeclarePublisher | c.Subscribe):
             await self._context.broker.read_on()
 
     async def settled(self) -> None:

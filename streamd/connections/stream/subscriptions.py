@@ -94,6 +94,10 @@ class Consumers:
         self._has_ended = True
         self._delivery.close()
 
+    def has(self, number: int) -> bool:
+        """Whether there is a subscription of that number."""
+        return number in self._delivery.subscriptions
+
     def forget(self, stream: Stream) -> bool:
         """Drop the subscriptions of a stream; returns whether there were any."""
         numbers = [n for n, s in self._delivery.subscriptions.items() if s.stream is stream]

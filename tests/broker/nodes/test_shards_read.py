@@ -1,0 +1,222 @@
+"""Suspicions about shards; each of these fails where one is right."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from segments.store.object_store import TierError
+from streamd.hop.messages import encode
+from streamd.net import passing
+from streamd.operations.cluster import MoveShard
+from streamd.operations.streams import SetArguments
+from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
+from tests.broker.nodes.support import cluster, until
+from tests.broker.nodes.test_shards import (
+    NAMES,
+    SPREAD,
+    _led_by,
+    _of,
+    _placed,
+    _publisher,
+    _read,
+    _three,
+)
+from tests.broker.tier.support import A_FRAME, bodies
+from tests.support.amqp import open_peer
+from tests.support.server import OK, Peer
+
+
+async def manage(peer: Peer, request: Any) -> Any:
+    text = base64.b64encode(encode(request)).decode()
+    return await peer.ask(c.Manage, request.NAME, (Pair("fields", text),))
+
+
+async def test_confirmed_right_after_it_was_created_again(tmp_path: Path) -> None:
+    """The node that leads the shard has not read of it yet, and takes it for the earlier life."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        await trio.sleep(5)
+        peer, other = await three["a"].peer(), await three["b"].peer()
+        assert await peer.code(c.Delete, stream) == OK
+        await peer.create(stream, **SPREAD)
+        answer = await peer.ask(c.Metadata, (stream,))
+        assert [host for _, host, _ in answer.brokers] == ["b.example"]
+        await other.declare(stream)
+        await other.store(bodies(1_000))  # it is confirmed
+        await trio.sleep(10)
+        assert await _read(three["b"], stream, A_FRAME) == bodies(1_000)
+
+
+async def test_confirmed_by_amqp_right_after_it_was_created_again(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        await trio.sleep(5)
+        peer = await three["a"].peer()
+        assert await peer.code(c.Delete, stream) == OK
+        await peer.create(stream, **SPREAD)
+        assert three["a"].server is not None
+        amqp = await open_peer(three["a"].server)
+        await amqp.store(stream, b"1")
+        await trio.sleep(10)
+        assert len(await _read(three["b"], stream, 1)) == 1
+
+
+async def test_confirmed_before_the_log_has_the_stream(tmp_path: Path) -> None:
+    """The log of metadata cannot be written for a moment; the shard can."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        await _placed(three["a"], "s0", "s1", "s2")  # the next one is placed at a
+
+        def before(name: str, key: str) -> None:
+            if name in ("create", "put", "replace") and key.startswith("v1/~log"):
+                raise TierError("the store does not answer")
+
+        three["a"].view.before = before
+        creator = await three["a"].peer()
+        pairs = tuple(Pair(k.replace("_", "-"), v) for k, v in SPREAD.items())
+        await creator.send(c.Create(1, "t", pairs))
+        await trio.sleep(1)
+        peer = await three["a"].peer()
+        with trio.move_on_after(60) as waiting:
+            assert await peer.code(c.DeclarePublisher, 1, "p", "t") != OK
+        assert not waiting.cancelled_caught
+
+
+async def test_what_is_not_deleted_is_there(tmp_path: Path) -> None:
+    """A deletion is in no log, as its node is killed before; the messages are gone all the same."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "a")
+        publisher = await _publisher(three["a"], stream)
+        await publisher.store(bodies(0))
+        await trio.sleep(10)
+
+        def before(name: str, key: str) -> None:
+            if name in ("create", "put", "replace") and key.startswith("v1/~log"):
+                raise TierError("the store does not answer")
+
+        three["a"].view.before = before
+        peer = await three["a"].peer()
+        await peer.send(c.Delete(1, stream))
+        await trio.sleep(3)
+        await three["a"].kill()
+        await until(lambda: three["b"].is_leader or three["c"].is_leader)
+        await trio.sleep(30)
+        node = three["b"] if three["b"].is_leader else three["c"]
+        other = await node.peer()
+        code = (await other.ask(c.Metadata, (stream,))).streams[0].code
+        if code == ResponseCode.STREAM_DOES_NOT_EXIST:
+            return
+        leader = await _led_by(node, stream, "b", "c")
+        with trio.fail_after(60):
+            assert await _read(three[leader], stream, A_FRAME) == bodies(0)
+
+
+async def test_confirm_local_set_later(tmp_path: Path) -> None:
+    """What a node has on its disk of a shard counts for nothing: it cannot be."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        peer = await three["a"].peer()
+        request = SetArguments(vhost="/", stream=stream, arguments={"stream-confirm": "local"})
+        assert (await manage(peer, request)).code == ResponseCode.PRECONDITION_FAILED
+
+
+async def test_a_publisher_id_that_is_used_at_another_node(tmp_path: Path) -> None:
+    """As on one server: it is refused, and the first publisher goes on."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        mine, others = _of(leaders, "a"), _of(leaders, "b")
+        peer = await three["a"].peer()
+        await peer.declare(others)
+        code = await peer.code(c.DeclarePublisher, 1, "", mine)
+        wanted = mine if code == OK else others
+        await peer.store(bodies(0))
+        peer = await three["a"].peer()
+        await peer.subscribe(wanted)
+        with trio.fail_after(20):
+            assert await peer.bodies(A_FRAME) == bodies(0)
+
+
+async def test_a_refused_declaration_does_not_end_what_has_the_id(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        peer = await three["a"].peer()
+        await peer.declare(stream)
+        assert await peer.code(c.DeclarePublisher, 1, "", stream) != OK
+        await peer.store(bodies(0))
+
+
+async def test_a_large_message_of_amqp(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        assert three["a"].server is not None
+        for node in ("a", "b"):
+            amqp = await open_peer(three["a"].server)
+            try:
+                with trio.fail_after(60):
+                    await amqp.store(_of(leaders, node), b"x" * (3 << 20))
+            except BaseException as error:
+                raise AssertionError(f"at {node}") from error
+
+
+async def test_moving_to_a_node_that_leads_no_streams(tmp_path: Path) -> None:
+    """The way to it leads back to the leader of the cluster, which asks it again."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], "s0", "s1")
+        assert sorted(leaders.values()) == ["a", "b"]
+        num, inner = 0, nodes.connect
+
+        async def connect(host: str, port: int) -> Any:
+            nonlocal num
+            num += 1
+            if num > 200:
+                raise ConnectionRefusedError("too many")
+            return await inner(host, port)
+
+        passing.connect = connect
+        peer = await three["a"].peer()
+        answer = await manage(peer, MoveShard(shard="b", node="c"))
+        assert (num < 20, answer.code, answer.reason) == (True, OK, "")
+
+
+async def test_a_shard_is_begun_while_the_log_does_not_answer(tmp_path: Path) -> None:
+    """The other shards of a node go on."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+
+        def before(_name: str, key: str) -> None:
+            if key.startswith(("v1/~log", "v1/cluster")):
+                raise TierError("the store does not answer")
+
+        await three["c"].kill()
+        await trio.sleep(9)
+        three["b"].view.before = before
+        peer = await three["b"].peer()
+        with trio.move_on_after(8):
+            await manage(peer, MoveShard(shard="c", node="b"))
+        assert three["b"].server is not None
+        assert three["b"].server.server.broker.supervisor.num_faults == 0
+        await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
