@@ -13,6 +13,9 @@ class Caller(TagHolder):
         directory: the users.
         account: the user.
         needs_tag: without any tag it may do nothing, as over HTTP.
+
+    Attributes:
+        is_node: another node of the cluster asks for it, and is not asked back.
     """
 
     def __init__(
@@ -20,6 +23,7 @@ class Caller(TagHolder):
     ) -> None:
         self.name = account.name
         self.account = account
+        self.is_node = False
         self._directory = directory
         self._needs_tag = needs_tag
 

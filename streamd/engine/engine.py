@@ -151,7 +151,8 @@ class Engine:
                 check()
                 if request.SHOWS_FIGURES:
                     await self.refresh()
-                if (node := self.elsewhere(request)) is not None:
+                node = None if caller.is_node else self.elsewhere(request)
+                if node is not None:
                     asked: Answer = await node(caller.name)
                     return asked
                 if request.CHANGES:  # it asks in its turn, and is not ended in the middle

@@ -95,6 +95,7 @@ class Shards:
         self.remote: Callable[[Name, Name, str], Remote | None] = _nothing
         self._base: ServerResources | None = None
         self._led: dict[str, LedShard] = {}
+        self._begun: set[str] = set()  # of these, those whose tier is this node's
         self._elsewhere: dict[str, ServerResources] = {}
         self._loaded: dict[str, ServerResources] = {}  # that streams work with now
         self._wishes: set[str] = {node.name}
@@ -161,7 +162,7 @@ class Shards:
         return {
             shard: led.tier.ownership.identity.epoch
             for shard, led in self._led.items()
-            if led.tier.ownership.may_write
+            if shard in self._begun and not led.tier.ownership.fence
         }
 
     @property
@@ -356,6 +357,7 @@ class Shards:
             try:
                 await self._load(shard)
                 await led.begin()
+                self._begun.add(shard)
                 self._wishes.discard(shard)
                 self._orphaned_at.pop(shard, None)
                 self._led_by[shard] = self._node.name
@@ -367,6 +369,7 @@ class Shards:
                 logger.warning("another node leads the shard of node %s from now on", shard)
             finally:
                 del self._led[shard]
+                self._begun.discard(shard)
             await self._load(shard)
             self._node.hurry()
 

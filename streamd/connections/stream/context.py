@@ -33,6 +33,7 @@ class Context(NamedTuple):
         engine: carries out operations.
         address: host and port to announce.
         is_tls: the connection is inside TLS.
+        is_node: another node asks for one of its clients: it is not asked back.
     """
 
     broker: Broker
@@ -45,6 +46,7 @@ class Context(NamedTuple):
     address: tuple[str, int]
     is_tls: bool
     traffic: ProtocolTraffic
+    is_node: bool = False
 
     def answer(self, command: c.ServerCommand) -> None:
         """Send a command to the client; an error is counted."""

@@ -165,6 +165,7 @@ class Login:
             self._address,
             self._is_tls,
             self._traffic,
+            self.is_node,
         )
 
     async def renew(self, command: c.SaslAuthenticate) -> ResponseCode:

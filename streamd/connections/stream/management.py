@@ -80,6 +80,7 @@ class Management:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._caller = Caller(context.directory, context.rights.account)
+        self._caller.is_node = context.is_node
         self.handlers: Handlers = {c.Manage: self._manage}
 
     async def _manage(self, command: c.Manage) -> None:

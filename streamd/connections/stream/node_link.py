@@ -32,6 +32,27 @@ def _ignored(_command: c.Command) -> None:
     """Nobody minds what is said unasked."""
 
 
+class _Waiting:
+    """Somebody waits for an answer.
+
+    Args:
+        number: the correlation id that the answer is to have.
+        answered: called with it.
+    """
+
+    def __init__(self, number: int, answered: Callable[[Any], None]) -> None:
+        self.answer: Any = None
+        self.is_over = trio.Event()
+        self._number, self._answered = number, answered
+
+    def take(self, answer: Any) -> None:  # noqa: ANN401 - of any kind
+        """It is there."""
+        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
+        self.answer = type(answer)(**(fields | {"correlation_id": self._number}))
+        self._answered(self.answer)
+        self.is_over.set()
+
+
 class NodeLink:
     """An open connection; made by `open_link`.
 
@@ -55,7 +76,7 @@ class NodeLink:
         self._transport = transport
         self._wire = Connection(Role.CLIENT, None)
         self._last = 0
-        self._waiting: dict[int, tuple[trio.Event, list[Any]]] = {}
+        self._waiting: dict[int, _Waiting] = {}
 
     async def log_in(self, secret: str, user: str, virtual_host: str) -> None:
         """Go through the login.
@@ -98,8 +119,7 @@ class NodeLink:
                 command: Any = await self._next()
                 waiting = self._waiting.get(getattr(command, "correlation_id", -1))
                 if waiting is not None:
-                    waiting[1].append(command)
-                    waiting[0].set()
+                    waiting.take(command)
                 else:
                     self._take(command)
                     await self._room()
@@ -108,8 +128,8 @@ class NodeLink:
         finally:
             self.is_lost = True
             self._lost.set()
-            for event, _ in self._waiting.values():
-                event.set()
+            for one in self._waiting.values():
+                one.is_over.set()
 
     async def lost_or(self, event: trio.Event) -> None:
         """Return when it is gone, or something is set."""
@@ -134,8 +154,12 @@ class NodeLink:
             self.is_lost = True
             raise Refused(Reason.NOT_AVAILABLE, "the node that leads is gone") from None
 
-    async def ask(self, command: Any) -> Any:  # noqa: ANN401 - of any kind
+    async def ask(self, command: Any, answered: Callable[[Any], None] = _ignored) -> Any:  # noqa: ANN401 - of any kind
         """Have a request carried out; the answer has the correlation id of the request.
+
+        Args:
+            command: the request.
+            answered: called with the answer, before anything is taken that was said later.
 
         Raises:
             Refused: the connection is gone, or there is no answer: nobody knows what was done.
@@ -144,21 +168,19 @@ class NodeLink:
         number = self._last
         fields = {name: getattr(command, name) for name in command.__struct_fields__}
         sent = type(command)(**(fields | {"correlation_id": number}))
-        waiting = self._waiting[number] = trio.Event(), []
+        waiting = self._waiting[number] = _Waiting(command.correlation_id, answered)
         try:
             with trio.move_on_after(_ANSWER_SECONDS):
                 await self._transport.send(codec.encode(sent))
-                await waiting[0].wait()
+                await waiting.is_over.wait()
         except TransportClosed:
             self.is_lost = True
         finally:
             del self._waiting[number]
-        if not waiting[1]:
+        if waiting.answer is None:
             details = "the node that leads has not answered; look whether it is done, and ask again"
             raise Refused(Reason.NOT_AVAILABLE, details)
-        answer = waiting[1][0]
-        fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
-        return type(answer)(**(fields | {"correlation_id": command.correlation_id}))
+        return waiting.answer
 
 
 @asynccontextmanager

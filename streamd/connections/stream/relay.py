@@ -135,19 +135,16 @@ class Relay:
             if kind not in _ASKS:
                 await link.send(command)
                 return
-            field = _DECLARES.get(kind)
-            if field is not None and kind is c.Subscribe:  # what it gets may come before the answer
-                self._used[field, getattr(command, field)] = _Used(way, as_sent(command.stream))
-            answer = await link.ask(command)
+            await link.ask(command, partial(self._answered, way, command))
         except Refused as refused:
             self._refuse(command, refused)
-            return
-        if field is not None:
-            key = field, getattr(command, field)
-            if answer.code == OK:
-                self._used[key] = _Used(way, as_sent(command.stream))
-            else:
-                self._used.pop(key, None)
+
+    def _answered(self, way: _Way, command: Any, answer: Any) -> None:  # noqa: ANN401 - as above
+        """Pass an answer on, before what was said behind it."""
+        kind = type(command)
+        if kind in _DECLARES and answer.code == OK:
+            field = _DECLARES[kind]
+            self._used[field, getattr(command, field)] = _Used(way, as_sent(command.stream))
         elif kind in _ENDS:
             self._used.pop((_ENDS[kind], getattr(command, _ENDS[kind])), None)
         self._context.answer(answer)

@@ -76,7 +76,7 @@ class Session:
         self._streams, self._finding = Streams(context), Finding(context)
         self._forwarding = Forwarding(context.broker)
         self._relay = Relay(context, self._forwarding)
-        self._has_others = context.broker.shards is not None
+        self._has_others = context.broker.shards is not None and not context.is_node
         parts = (
             self._publishers,
             self._consumers,
@@ -106,9 +106,10 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
-        if self._context.broker.shards is not None:
-            if self._context.host.read_only is not None:
-                await self._look_elsewhere(command)
+        is_member = self._context.host.read_only is not None
+        if is_member and self._context.broker.shards is not None:
+            await self._look_elsewhere(command)
+        if self._has_others:
             if isinstance(command, CHANGES) and self._forwarding.leader() is not None:
                 await self._forward([command])
                 return
@@ -125,7 +126,7 @@ class Session:
 
     async def create_all(self, commands: Sequence[c.Create]) -> None:
         """Carry out requests to create streams; answers are in the outbox on return."""
-        if self._forwarding.leader() is not None:
+        if self._has_others and self._forwarding.leader() is not None:
             await self._forward(commands)
         else:
             await self._streams.create_all(commands)
