@@ -25,6 +25,7 @@ CONTAINED = {
     "streamd/broker/nodes/node.py": "without heartbeats it is taken over, and so it ends",
     "streamd/broker/nodes/shards.py": "what it starts is supervised, each shard for itself",
     "streamd/connections/stream/node_link.py": "within what one client asks another node for",
+    "streamd/connections/stream/forwarding.py": "within what is asked of this node",
     "streamd/connections/stream/remote.py": "in a supervised task of one stream",
     "streamd/broker/tier/wal.py": "in a supervised task, which begins with what it has left",
     "streamd/connections/base.py": "tasks of a connection: BaseConnection.run ends it alone",
@@ -101,6 +102,7 @@ ELSEWHERE = {
     "watching the leader",  # of a node: tests/broker/nodes
     "keeping shards",  # the same
     "keeping a shard",  # the same
+    "removing what was deleted",  # the same
     "asking another node",  # the same
     "publishing to another node",  # the same
     "leading",  # the same

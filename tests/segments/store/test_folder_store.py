@@ -238,8 +238,9 @@ def test_one_that_may_only_be_read(
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(folder_store.os, "unlink", refuse)
-    assert FolderStore(str(root)).get("v1/x").content == b"1"
+    with monkeypatch.context() as patch:  # pytest removes the folder
+        patch.setattr(folder_store.os, "unlink", refuse)
+        assert FolderStore(str(root)).get("v1/x").content == b"1"
 
 
 def test_one_that_cannot_be_prepared(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
