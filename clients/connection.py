@@ -90,6 +90,11 @@ class ClientConnection:
         """The server changes nothing, and takes no messages."""
         return self.server.get("read_only") == "true"
 
+    @property
+    def is_spread(self) -> bool:
+        """It is a node of a cluster whose streams may have other leaders."""
+        return self.server.get("spread") == "true"
+
     def knows(self, kind: type[Any]) -> bool:
         """Whether the server says that it knows a kind of request."""
         return kind.KEY in self._known

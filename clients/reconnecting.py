@@ -168,14 +168,24 @@ class Ids:
                 try:
                     await place.open(connection)
                 except ServerRefused as error:
-                    if self._closing is c.DeletePublisher and _has_no_leader(connection, error):
+                    if _has_no_leader(connection, error, self._closing is c.DeletePublisher):
                         raise ConnectionLost(str(error)) from error
                     place.fail(error)
 
 
-def _has_no_leader(connection: ClientConnection, error: ServerRefused) -> bool:
-    """It is a node of a cluster that nobody leads at the moment: another one will."""
-    return connection.is_read_only and error.code == ResponseCode.STREAM_NOT_AVAILABLE
+# Of messages whose stream another node leads since, as it was said or is about to be.
+_NOT_LED = (ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.PUBLISHER_DOES_NOT_EXIST)
+
+
+def _are_not_led(command: c.PublishError) -> bool:
+    """All of these were refused as nobody leads their stream at the moment."""
+    return all(code in _NOT_LED for _, code in command.faults)
+
+
+def _has_no_leader(connection: ClientConnection, error: ServerRefused, publishes: bool) -> bool:
+    """Nobody leads the cluster at the moment, or the stream: another node will."""
+    is_there = connection.is_spread or (publishes and connection.is_read_only)
+    return is_there and error.code == ResponseCode.STREAM_NOT_AVAILABLE
 
 
 class _Retry:
@@ -252,6 +262,14 @@ class ReconnectingConnection:
     def is_read_only(self) -> bool:
         """The server changes nothing, and takes no messages."""
         return self.server.get("read_only") == "true"
+
+    @property
+    def _is_spread(self) -> bool:
+        return self._connection is not None and self._connection.is_spread
+
+    def _open_all_again(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.lose(ConnectionLost(f"{self._endpoint}: {reason}"))
 
     # -- using it
 
@@ -414,6 +432,8 @@ class ReconnectingConnection:
     def _take(self, command: c.ServerCommand) -> None:
         """See connection.Connection."""
         match command:
+            case c.PublishError() if self._is_spread and _are_not_led(command):
+                self._open_all_again("another node leads a stream")  # and these are sent again
             case c.PublishConfirm() | c.PublishError():
                 self.publishers.give(command.publisher_id, command)
             case (
@@ -424,6 +444,8 @@ class ReconnectingConnection:
                 | c.ConsumerUpdate()
             ):
                 self.consumers.give(command.subscription_id, command)
+            case c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream) if self._is_spread:
+                self._open_all_again(f"another node leads {stream}")  # what was deleted is refused
             case c.MetadataUpdate(code, stream):
                 gone = refusal(code, f"stream {stream} is gone")
                 for ids in (self.publishers, self.consumers):

@@ -637,9 +637,9 @@ class VirtualHost:
             row, stream = self._streams.find_row(name), self._streams.get(name)
             if row is not None and stream is not None:
                 await stream.life.stop()
-                self._streams.remove(name)
                 self._resources.quota.count_gone()
-                stream.remove()
+                self._streams.remove(name)
+                stream.remove(Reason.NOT_AVAILABLE)
                 self.load_stream(row, stream.standing.rows())
                 gone.append(stream)
         await self._tell(gone)

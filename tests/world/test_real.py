@@ -36,6 +36,7 @@ class _Box:
         self.lines: list[Any] = []
         self.told_of_ends: list[Callable[[], None]] = []
         self.was_wiped = False
+        self.settings: dict[str, Any] = {}
 
     def dial(self, service: ServedProtocol) -> Line:
         port = self.process.port if service is STREAM else self.process.amqp_port

@@ -40,6 +40,7 @@ from streamd.broker.nodes.node import Node
 from streamd.broker.nodes.peers import Peers
 from streamd.broker.nodes.shard_follower import follow
 from streamd.broker.resources import ServerResources
+from streamd.broker.streams.log_life import LogLife
 from streamd.broker.streams.publication import Remote
 from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore
@@ -365,6 +366,9 @@ class Shards:
                 epoch = led.tier.ownership.identity.epoch
                 text = "node %s leads the shard of node %s, epoch %s"
                 logger.info(text, self._node.name, shard, epoch)
+                supervisor = led.resources.supervisor
+                inspect = partial(self._base.keeper.inspect, partial(self._lives, shard))
+                supervisor.start_once("looking at all streams", partial(inspect, supervisor), shard)
                 await led.tier.ownership.fenced()
                 logger.warning("another node leads the shard of node %s from now on", shard)
             finally:
@@ -372,6 +376,11 @@ class Shards:
                 self._begun.discard(shard)
             await self._load(shard)
             self._node.hurry()
+
+    def _lives(self, shard: str) -> list[LogLife]:
+        hosts = list(self._broker.virtual_hosts.values())
+        found = ((host.find_row(one.name), one) for host in hosts for one in host.streams())
+        return [one.life for row, one in found if row is not None and row.shard == shard]
 
     async def _placed(self, shard: str) -> list[StreamRow]:
         await self._read_on()

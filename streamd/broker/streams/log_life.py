@@ -95,6 +95,7 @@ class LogLife:
         opened_log: all work on it, while it is open.
         disk_is_full: it was not opened as there is no room for its files.
         reason: why it is unavailable.
+        gone: what is said once the stream is: it was deleted, or another node leads it.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class LogLife:
         self.state = StreamState.CLOSED
         self.opened_log: OpenLog | None = None
         self.disk_is_full = False
-        self.reason = ""
+        self.reason, self.gone = "", Reason.NOT_FOUND
         self.name, self._services, self._keeper, self._early = name, services, keeper, early
         self._keys, self._open_log, self._begin, self._publish = keys, open_log, begin, publish
         self._figures: LogFigures | None = None
@@ -139,7 +140,7 @@ class LogLife:
         """
         while self.state is not StreamState.OPEN:
             if self.state is StreamState.GONE:
-                raise Refused(Reason.NOT_FOUND, self.name)
+                raise Refused(self.gone, self.name)
             self.want()
             if self.state is StreamState.UNAVAILABLE:
                 raise Refused(Reason.NOT_AVAILABLE, self.reason)
@@ -346,14 +347,14 @@ class LogLife:
         if self.opened_log is not None:
             await self.opened_log.stop()
 
-    def remove(self) -> None:
-        """The stream is deleted: nobody waits for it any longer, its files are released."""
-        self.state = StreamState.GONE
+    def remove(self, reason: Reason) -> None:
+        """The stream is gone, see Stream.remove."""
+        self.state, self.gone = StreamState.GONE, reason
         if self._services.tier is not None:
             self._services.tier.log_closes()
         if self.opened_log is not None:
-            self.opened_log.remove()
-        self._early.refuse(Reason.NOT_FOUND)
+            self.opened_log.remove(reason)
+        self._early.refuse(reason)
         self._changed.unpark_all()
 
     async def shut_down(self) -> None:

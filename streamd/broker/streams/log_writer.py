@@ -575,8 +575,8 @@ class LogWriter:
         """Write nothing any more: the folder may be another stream's soon."""
         self.state = WriterState.STOPPED
 
-    def remove(self) -> None:
-        """The stream is deleted: nobody waits for it any longer."""
+    def remove(self, reason: Reason) -> None:
+        """The stream is gone, see Stream.remove: nobody waits for it any longer."""
         self.state, self.failure = WriterState.STOPPED, "it was deleted"
-        self.refuse_written(Reason.NOT_FOUND)
-        self._refuse_queue(Reason.NOT_FOUND)
+        self.refuse_written(reason)
+        self._refuse_queue(reason)

@@ -42,6 +42,7 @@ from streamd.config import FULL_DISK_SECONDS
 from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.net.wakeup import Wakeup
+from streamd.operations.errors import Reason
 from streamd.operations.names import Name
 
 logger = logging.getLogger(__name__)
@@ -433,9 +434,9 @@ class OpenLog:
         self.writer.stop()
         await self.maintenance.stop()
 
-    def remove(self) -> None:
-        """The stream is deleted: its files are released."""
+    def remove(self, reason: Reason) -> None:
+        """The stream is gone, see Stream.remove: its files are released."""
         self.running.cancel()
-        self.writer.remove()
+        self.writer.remove(reason)
         self.log.abandon()
         self.log.stored.forget_cold()

@@ -312,7 +312,7 @@ class Stream:
     def _publish_early(self, pending: PendingEntries) -> None:
         self.life.want()
         if self.life.state is StreamState.GONE:
-            pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_FOUND)
+            pending.publisher.refuse(pending.entries.publishing_ids, self.life.gone)
         elif self.life.state is StreamState.UNAVAILABLE:
             pending.publisher.refuse(pending.entries.publishing_ids, Reason.NOT_AVAILABLE)
         else:
@@ -491,8 +491,12 @@ class Stream:
             fetcher = self._services.fetcher
             return await fetcher.retry_cold_read(self, work, *arguments, seconds=seconds)
 
-    def remove(self) -> None:
-        """The stream is deleted: nobody waits for it any longer, its files are released."""
+    def remove(self, reason: Reason = Reason.NOT_FOUND) -> None:
+        """The stream is gone: nobody waits for it any longer, its files are released.
+
+        Args:
+            reason: it was deleted; or it is not available, as another node leads it from now on.
+        """
         self.traffic.server.stream_is_gone(self.traffic)
-        self.life.remove()
+        self.life.remove(reason)
         self.waiters.clear()

@@ -98,6 +98,8 @@ class Login:
                 if self.properties.get("product") == NODE_PRODUCT:
                     self._nonce = secrets.token_hex(16)
                     told += (Pair(NONCE, self._nonce),)
+                if self._broker.shards is not None:
+                    told += (_SPREAD,)
                 if self._broker.has_alarms:
                     told += (_TROUBLE,)
                 return [c.PeerPropertiesResponse(corr, ResponseCode.OK, told)]
@@ -192,4 +194,5 @@ _PROPERTIES = (
     Pair("information", "streamd, which speaks the RabbitMQ stream protocol"),
 )
 _READ_ONLY = (Pair("read_only", "true"),)
+_SPREAD = Pair("spread", "true")
 _TROUBLE = Pair("trouble", "some streams accept no messages")

@@ -23,7 +23,7 @@ from streamd.wire.stream.fields import Pair
 
 PRODUCT, NONCE = "streamd node", "node_nonce"
 
-_LOGIN_SECONDS, _ANSWER_SECONDS = 10.0, 30.0
+_LOGIN_SECONDS, ANSWER_SECONDS = 10.0, 30.0
 FRAME_MAX = 256 << 20  # bytes: what came over AMQP may be larger than a frame of clients
 Answer = TypeVar("Answer")
 
@@ -154,12 +154,18 @@ class NodeLink:
             self.is_lost = True
             raise Refused(Reason.NOT_AVAILABLE, "the node that leads is gone") from None
 
-    async def ask(self, command: Any, answered: Callable[[Any], None] = _ignored) -> Any:  # noqa: ANN401 - of any kind
+    async def ask(
+        self,
+        command: Any,  # noqa: ANN401 - of any kind
+        answered: Callable[[Any], None] = _ignored,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Any:  # noqa: ANN401 - as above
         """Have a request carried out; the answer has the correlation id of the request.
 
         Args:
             command: the request.
             answered: called with the answer, before anything is taken that was said later.
+            seconds: that it may take.
 
         Raises:
             Refused: the connection is gone, or there is no answer: nobody knows what was done.
@@ -170,7 +176,7 @@ class NodeLink:
         sent = type(command)(**(fields | {"correlation_id": number}))
         waiting = self._waiting[number] = _Waiting(command.correlation_id, answered)
         try:
-            with trio.move_on_after(_ANSWER_SECONDS):
+            with trio.move_on_after(seconds):
                 await self._transport.send(codec.encode(sent))
                 await waiting.is_over.wait()
         except TransportClosed:

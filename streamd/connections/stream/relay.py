@@ -10,6 +10,7 @@ when a stream has another leader, that its publishers and consumers are over.
 """
 
 import logging
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import trio
 
 from streamd.connections.stream.context import Context
 from streamd.connections.stream.forwarding import Forwarding
-from streamd.connections.stream.node_link import NodeLink, open_link
+from streamd.connections.stream.node_link import ANSWER_SECONDS, NodeLink, open_link
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.operations.cluster import LeaderFacts
 from streamd.operations.errors import Reason, Refused
@@ -32,7 +33,12 @@ _FIRST_NUMBER = 1 << 31  # of requests of the server; its own are smaller
 _PUBLISHER, _CONSUMER = "publisher_id", "subscription_id"
 _DECLARES: dict[Any, str] = {c.DeclarePublisher: _PUBLISHER, c.Subscribe: _CONSUMER}
 _ENDS: dict[Any, str] = {c.DeletePublisher: _PUBLISHER, c.Unsubscribe: _CONSUMER}
-_USES: dict[Any, str] = {c.Publish: _PUBLISHER, c.PublishFiltered: _PUBLISHER, c.Credit: _CONSUMER}
+_USES: dict[Any, str] = {
+    c.Publish: _PUBLISHER,
+    c.PublishFiltered: _PUBLISHER,
+    c.Credit: _CONSUMER,
+    c.DescribeSubscription: _CONSUMER,
+}
 _ASKS: dict[Any, Any] = {
     c.QueryPublisherSequence: c.QueryPublisherSequenceResponse,
     c.QueryOffset: c.QueryOffsetResponse,
@@ -42,6 +48,7 @@ _ASKS: dict[Any, Any] = {
     c.Subscribe: c.SubscribeResponse,
     c.DeletePublisher: c.DeletePublisherResponse,
     c.Unsubscribe: c.UnsubscribeResponse,
+    c.DescribeSubscription: c.DescribeSubscriptionResponse,
 }
 _OF_STREAM = (
     *(c.DeclarePublisher, c.Subscribe, c.QueryPublisherSequence, c.QueryOffset, c.StoreOffset),
@@ -110,7 +117,11 @@ class Relay:
             kind = type(command)
             field = _USES.get(kind) or _ENDS[kind]
             used = self._used[field, getattr(command, field)]
-            await self._carry_out(used.way, command)
+            if kind is c.DescribeSubscription:  # answered when the client has taken more
+                ask = partial(self._carry_out, used.way, command)
+                self._context.broker.supervisor.start_once("asking another node", ask)
+            else:
+                await self._carry_out(used.way, command)
             return True
         return False
 
@@ -135,7 +146,8 @@ class Relay:
             if kind not in _ASKS:
                 await link.send(command)
                 return
-            await link.ask(command, partial(self._answered, way, command))
+            seconds = math.inf if kind is c.DescribeSubscription else ANSWER_SECONDS
+            await link.ask(command, partial(self._answered, way, command), seconds)
         except Refused as refused:
             self._refuse(command, refused)
 

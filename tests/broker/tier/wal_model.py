@@ -312,6 +312,7 @@ class Node:
             wants_at=lambda *_: None,
             note_open=lambda *_: None,
             delete_later=None,
+            is_shard=False,
         )
         with self.running:
             async with trio.open_nursery() as self.nursery:
