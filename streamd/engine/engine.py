@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -108,6 +108,17 @@ Elsewhere: TypeAlias = Callable[[Operation[Any]], Callable[[Name], Awaitable[Any
 Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
 
 
+class Refresh(Protocol):
+    """See Engine."""
+
+    async def __call__(self, *, is_exact: bool = False) -> None:
+        """Return when they are known."""
+
+
+async def _known(*, is_exact: bool = False) -> None:
+    """This server leads all streams."""
+
+
 def _nowhere(_request: Operation[Any]) -> None:
     """This server carries out everything."""
 
@@ -122,12 +133,13 @@ class Engine:
     Attributes:
         elsewhere: gives what has another node of a cluster carry out an operation for a user; None
             where this server does.
-        refresh: returns when figures of streams are known that other nodes lead, if that is soon.
+        refresh: returns when figures of streams are known that other nodes lead, if that is soon;
+            as they are now, or as they were a moment ago.
     """
 
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:
         self.elsewhere: Elsewhere = _nowhere
-        self.refresh: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.refresh: Refresh = _known
         self._hosts = hosts
         self._handlers: Handlers = {kind: h for some in handlers for kind, h in some.items()}
 

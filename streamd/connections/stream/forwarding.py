@@ -87,13 +87,13 @@ class Forwarding:
 
         return ask
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, is_exact: bool = False) -> None:
         """See Engine.refresh."""
         shards = self._broker.shards
         if shards is None:
             return
         async with self._refreshing:
-            if trio.current_time() < self._fresh_until:
+            if trio.current_time() < self._fresh_until and not is_exact:
                 return
             with trio.move_on_after(_FIGURES_SECONDS):
                 async with trio.open_nursery() as nursery:

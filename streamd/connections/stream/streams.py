@@ -222,7 +222,7 @@ class Streams:
 
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
-        await self._context.engine.refresh()
+        await self._context.engine.refresh(is_exact=bool(command.streams))
         asked = dict.fromkeys(map(as_sent, command.streams))
         streams = [
             await self._describe(name, looks_at_keys=len(command.streams) == 1)
