@@ -12,8 +12,8 @@ from streamd.wire.stream import ResponseCode, commands as c
 
 
 class _Connection:
-    def __init__(self, *, is_read_only: bool) -> None:
-        self.is_read_only = is_read_only
+    def __init__(self, *, is_read_only: bool, is_spread: bool = False) -> None:
+        self.is_read_only, self.is_spread = is_read_only, is_spread
 
 
 class _Refused:
@@ -33,12 +33,14 @@ class _Refused:
         self.error = error
 
 
-def _reopened(kind: Any, code: int, *, is_read_only: bool) -> StreamError | None:
+def _reopened(
+    kind: Any, code: int, *, is_read_only: bool = False, is_spread: bool = False
+) -> StreamError | None:
     """What came of one that was open, when its connection was made again."""
     ids, listener = Ids(kind), _Refused(code)
     place = ids.take(listener)  # type: ignore[arg-type]
     place.is_open = True
-    trio.run(ids.reopen, _Connection(is_read_only=is_read_only))
+    trio.run(ids.reopen, _Connection(is_read_only=is_read_only, is_spread=is_spread))
     return listener.error
 
 
@@ -58,3 +60,11 @@ def test_a_publisher_tries_again() -> None:
 )
 def test_others_are_told(kind: Any, code: int, *, is_read_only: bool) -> None:
     assert isinstance(_reopened(kind, code, is_read_only=is_read_only), ServerRefused)
+
+
+@pytest.mark.parametrize("kind", [c.DeletePublisher, c.Unsubscribe])
+def test_where_streams_have_other_leaders_all_try_again(kind: Any) -> None:
+    with pytest.raises(ConnectionLost):
+        _reopened(kind, ResponseCode.STREAM_NOT_AVAILABLE, is_spread=True)
+    gone = _reopened(kind, ResponseCode.STREAM_DOES_NOT_EXIST, is_spread=True)
+    assert isinstance(gone, ServerRefused)
