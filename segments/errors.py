@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 
 FULL_DISK = "the disk is full"
 _SHORTAGES = {
@@ -153,3 +154,12 @@ def read_error(path: str, cause: OSError) -> StorageError:
     """The error for a file that cannot be read."""
     kind = UnreadableError if cause.errno in UNREADABLE else StorageError
     return kind("read", path, cause)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """An error, or those in a group and the groups in it."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

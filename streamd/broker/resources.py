@@ -1,5 +1,6 @@
 """What all virtual hosts of a server have in common."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -27,11 +28,16 @@ from streamd.operations.names import Name
 
 
 class StreamQuota:
-    """How many streams there are in all virtual hosts, and the limit on that."""
+    """How many streams there are in all virtual hosts, and the limit on that.
+
+    Attributes:
+        placed: how many of them were placed at a node, by its name.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
+        self.placed: Counter[str] = Counter()
 
     def check(self, wanted: int) -> None:
         """Raise Refused unless that many more streams can be created."""
@@ -42,13 +48,19 @@ class StreamQuota:
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
-    def count_new(self) -> None:
-        """A stream was created."""
+    def count_new(self, shard: str) -> None:
+        """A stream was created; `shard` is empty where it was placed nowhere."""
         self._used += 1
+        if shard:
+            self.placed[shard] += 1
 
-    def count_gone(self) -> None:
+    def count_gone(self, shard: str) -> None:
         """A stream is gone."""
         self._used -= 1
+        if shard:
+            self.placed[shard] -= 1
+            if not self.placed[shard]:
+                del self.placed[shard]
 
 
 def _no_epoch() -> None:
@@ -120,8 +132,13 @@ class Shards(Protocol):
     def resources(self, shard: str) -> "ServerResources":
         """What the streams of a shard have, instead of what the others have."""
 
-    def place(self, arguments: Arguments) -> str:
-        """The shard of a stream that is declared with these arguments; empty for none."""
+    def place(self, arguments: Arguments, beside: Counter[str]) -> str:
+        """The shard of a stream that is declared with these arguments; empty for none.
+
+        Args:
+            arguments: of the stream.
+            beside: how many the same change places, by shard.
+        """
 
 
 class ServerResources(NamedTuple):

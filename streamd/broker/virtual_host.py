@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -153,7 +153,7 @@ class VirtualHost:
         if not row.has_files and not row.shard:
             stream.life.know_empty(is_read_only=shared.follower is not None)
         self._streams.add(row, stream)
-        shared.quota.count_new()
+        shared.quota.count_new(row.shard)
         self.topology.note_change()
 
     def _logs_of(self, shard: str) -> StreamLogs:
@@ -366,9 +366,11 @@ class VirtualHost:
     def _placed(self, rows: Iterable[StreamRow]) -> list[StreamRow]:
         """The same streams, each at the node that is to lead it."""
         shared, found = self._resources, []
+        beside: Counter[str] = Counter()
         for row in rows:
-            shard = "" if shared.shards is None else shared.shards.place(row.arguments)
+            shard = "" if shared.shards is None else shared.shards.place(row.arguments, beside)
             if shard:
+                beside[shard] += 1
                 settings: Arguments = {SHARD: shard, SHARD_LIFE: placed_life(shared.epoch() or 0)}
                 found.append(row._replace(settings=settings))
             else:
@@ -563,8 +565,8 @@ class VirtualHost:
             stream = self._streams.get(name)
             if stream is not None:
                 await stream.life.stop()
+                self._resources.quota.count_gone(self._streams.row(name).shard)
                 self._streams.remove(name)
-                self._resources.quota.count_gone()
                 self._resources.traffic.queues_deleted += 1
                 stream.remove()
                 gone.append(stream)
@@ -637,7 +639,7 @@ class VirtualHost:
             row, stream = self._streams.find_row(name), self._streams.get(name)
             if row is not None and stream is not None:
                 await stream.life.stop()
-                self._resources.quota.count_gone()
+                self._resources.quota.count_gone(shard)
                 self._streams.remove(name)
                 stream.remove(Reason.NOT_AVAILABLE)
                 self.load_stream(row, stream.standing.rows())

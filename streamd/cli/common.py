@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.types import IntParamType
 
+from segments.errors import leaves
 from segments.words import whole_number
-from streamd.cli.ending import leaves
 from streamd.cli.log_lines import OneLine
 from streamd.cli.terminal import BadSelector, Failed, Misused
 from streamd.operations.names import Name, as_sent

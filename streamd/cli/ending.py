@@ -7,11 +7,12 @@ Each error is turned into one of these here, so that no command has to think of 
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import click
 
+from segments.errors import leaves
 from streamd.cli.terminal import Failed, Interrupted, Misused, ReaderLeft, drop_unwritten
 
 
@@ -91,12 +92,3 @@ def _usage(error: click.UsageError) -> click.ClickException:
     joint = " See" if found.endswith(("?", "?)")) else "; see"  # click has asked: did you mean …?
     hint = f"{joint} {error.ctx.command_path} --help" if error.ctx is not None else ""
     return Misused(f"{found}{hint}")
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """An error, or those in a group and the groups in it."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error

@@ -16,11 +16,11 @@ from typing import Any
 import click
 import trio
 
+from segments.errors import leaves
 from segments.store.heartbeat import NodeRole
 from segments.words import plural
 from streamd.broker.search_places import Beside, Place
 from streamd.cli.common import load_to_stay, log
-from streamd.cli.ending import leaves
 from streamd.cli.json_lines import is_json, log_as_json
 from streamd.cli.log_writer import written_apart
 from streamd.cli.pipes import read_some

@@ -20,14 +20,13 @@ Who leads what, each node says in its heartbeat, and clients are told so.
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
 import trio
 
-from segments.errors import SegmentsError
+from segments.errors import SegmentsError, leaves
 from segments.store.object_names import shard_prefix
 from segments.store.object_store import TierError
 from segments.store.prefixed import PrefixedStore
@@ -42,6 +41,7 @@ from streamd.broker.nodes.shard_follower import follow
 from streamd.broker.resources import ServerResources
 from streamd.broker.streams.log_life import LogLife
 from streamd.broker.streams.publication import Remote
+from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore
 from streamd.broker.tier.restore import RestoreError
@@ -65,14 +65,6 @@ _TROUBLE = (RestoreError, SegmentsError, CatalogError, OSError)
 _LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
-
-
 def _nothing(_host: Name, _name: Name, _shard: str) -> None:
     """Nobody publishes elsewhere."""
 
@@ -94,7 +86,6 @@ class Shards:
         self._seconds = float(config.takeover_seconds)
         self.peers = Peers(node.name, node.store, self._seconds, lambda: node.is_alone)
         self.remote: Callable[[Name, Name, str], Remote | None] = _nothing
-        self._base: ServerResources | None = None
         self._led: dict[str, LedShard] = {}
         self._begun: set[str] = set()  # of these, those whose tier is this node's
         self._elsewhere: dict[str, ServerResources] = {}
@@ -103,8 +94,7 @@ class Shards:
         self._keepers: dict[str, trio.Event] = {}  # set when something has changed
         self._led_by: dict[str, str] = {}  # the node that was seen to lead it last
         self._orphaned_at: dict[str, float] = {}
-        self._used: Counter[str] | None = None  # streams, also some that are being declared
-        self._rows: Callable[[], Iterator[StreamRow]] = lambda: iter(())
+        self._base: ServerResources
         self._broker: Broker
         self._read_on: Callable[[], Awaitable[None]]
 
@@ -121,7 +111,6 @@ class Shards:
             return led.resources
         found = self._elsewhere.get(shard)
         if found is None:
-            assert self._base is not None  # noqa: S101 - the broker has said so
 
             def address(is_tls: bool) -> tuple[str, int] | None:
                 return self.address(shard, is_tls=is_tls)
@@ -134,7 +123,7 @@ class Shards:
     def _remote(self, host: Name, name: Name, shard: str) -> Remote | None:
         return self.remote(host, name, shard)  # which is known later than what asks for it
 
-    def place(self, arguments: Arguments) -> str:
+    def place(self, arguments: Arguments, beside: Counter[str]) -> str:
         """See resources.Shards."""
         confirm = arguments.get(CONFIRM, self._config.confirm)
         locator = arguments.get(LOCATOR, self._config.leader_locator)
@@ -142,12 +131,7 @@ class Shards:
         there = self._there()
         if not is_stored or locator == CLIENT_LOCAL or len(there) < 2:  # noqa: PLR2004 - others
             return ""
-        if self._used is None:
-            self._used = Counter(row.shard for row in self._rows() if row.shard)
-        used = self._used
-        best = min(there, key=lambda shard: (used[shard], shard))
-        used[best] += 1
-        return best
+        return min(there, key=lambda shard: (self._placed[shard] + beside[shard], shard))
 
     def _there(self) -> list[str]:
         """Shards of nodes that are there, and that lead them."""
@@ -167,9 +151,14 @@ class Shards:
         }
 
     @property
+    def _placed(self) -> Counter[str]:
+        """How many streams were placed at nodes."""
+        return self._base.quota.placed
+
+    @property
     def has_streams(self) -> bool:
         """See resources.Shards."""
-        return any(row.shard for row in self._rows())
+        return bool(self._placed)
 
     def leader(self, shard: str) -> str:
         """The node that leads a shard, as far as is known; empty for none."""
@@ -185,7 +174,7 @@ class Shards:
 
     def others(self) -> list[LeaderFacts]:
         """See resources.Shards."""
-        leaders = {self.leader(row.shard) for row in self._rows() if row.shard}
+        leaders = set(map(self.leader, self._placed))
         found = (self.facts(name) for name in leaders - {self._node.name, ""})
         return [one for one in found if one is not None and one.name]
 
@@ -233,33 +222,36 @@ class Shards:
             broker: has their streams.
             read_on: returns when all streams are known that the cluster has.
         """
-        self._broker, self._rows, self._read_on = broker, broker.rows, read_on
-        told = ""
-        with ExitStack() as stack:
-            self._node.shards = self
-            stack.callback(setattr, self._node, "shards", None)
+        self._broker, self._read_on = broker, read_on
+        self._node.shards = self
+        try:
             async with trio.open_nursery() as nursery:
-                start = broker.supervisor.within(nursery).start
                 self._keepers.clear()
-                while True:
-                    try:
-                        await self.peers.look()
-                        told = ""
-                    except TierError as error:
-                        if not told:
-                            logger.warning("cannot see the other nodes at the moment: %s", error)
-                        told = str(error)
-                    self._note_leaders()
-                    self._used = None
-                    for shard in self._all() - self._keepers.keys():
-                        self._keepers[shard] = trio.Event()
-                        start("keeping a shard", partial(self._keep, shard), shard)
-                    for shard in list(self._keepers):
-                        self._wake(shard)
-                    await trio.sleep(self.peers.pause)
+                await self._look(broker.supervisor.within(nursery))
+        finally:
+            self._node.shards = None
+
+    async def _look(self, supervisor: Supervisor) -> None:
+        """Look who is there, again and again, and have each shard kept by a task."""
+        told = ""
+        while True:
+            try:
+                await self.peers.look()
+                told = ""
+            except TierError as error:
+                if not told:
+                    logger.warning("cannot see the other nodes at the moment: %s", error)
+                told = str(error)
+            self._note_leaders()
+            for shard in self._all() - self._keepers.keys():
+                self._keepers[shard] = trio.Event()
+                supervisor.start("keeping a shard", partial(self._keep, shard), shard)
+            for shard in list(self._keepers):
+                self._wake(shard)
+            await trio.sleep(self.peers.pause)
 
     def _all(self) -> set[str]:
-        return {self._node.name, *(row.shard for row in self._rows() if row.shard)}
+        return {self._node.name, *self._placed}
 
     def _note_leaders(self) -> None:
         now = trio.current_time()
@@ -311,7 +303,7 @@ class Shards:
                 await (self._lead(shard) if is_wanted else self._follow(shard))
                 pause = 0.0
             except* _TROUBLE as group:
-                why = str(next(_leaves(group)))
+                why = str(next(leaves(group)))
             if why:
                 what = "lead" if is_wanted else "follow"
                 logger.warning("cannot %s the shard of node %s: %s", what, shard, why)
@@ -332,8 +324,7 @@ class Shards:
 
     async def _follow(self, shard: str) -> None:
         """Follow a shard until this node is to lead it; for as long as there is no stream, wait."""
-        assert self._base is not None  # noqa: S101 - the broker has said so
-        while not (self._wants(shard) or any(row.shard == shard for row in self._rows())):
+        while not (self._wants(shard) or shard in self._placed):
             await self._keepers[shard].wait()
         if self._wants(shard):
             return
@@ -351,8 +342,7 @@ class Shards:
             await self._load(shard)
 
     async def _lead(self, shard: str) -> None:
-        assert self._base is not None  # noqa: S101 - the broker has said so
-        parts = self._config, self._store(shard), self._base, self._placed
+        parts = self._config, self._store(shard), self._base, self._rows
         async with lead(shard, *parts) as led:
             self._led[shard] = led
             try:
@@ -382,6 +372,6 @@ class Shards:
         found = ((host.find_row(one.name), one) for host in hosts for one in host.streams())
         return [one.life for row, one in found if row is not None and row.shard == shard]
 
-    async def _placed(self, shard: str) -> list[StreamRow]:
+    async def _rows(self, shard: str) -> list[StreamRow]:
         await self._read_on()
-        return [row for row in self._rows() if row.shard == shard]
+        return [row for row in self._broker.rows() if row.shard == shard]

@@ -9,11 +9,11 @@ from typing import Any
 
 import trio
 
+from segments.errors import leaves
 from segments.store import stores
 from segments.store.heartbeat import Heartbeat, NodeRole, read_heartbeat
 from segments.store.manifest import decode_manifest
 from segments.store.object_store import ObjectStore, TierError
-from streamd.cli.ending import leaves
 from streamd.net import passing, threads
 from streamd.net.transport import Transport
 from streamd.server import AMQP, STREAM, StartAgain
