@@ -44,7 +44,7 @@ class Peer:
 
     @property
     def has_left(self) -> bool:
-        """It has ended in order, or was forgotten."""
+        """It has ended in order."""
         return self.beat is not None and self.beat.role is NodeRole.LEFT
 
     @property
