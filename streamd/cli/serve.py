@@ -167,13 +167,13 @@ def _serve(
     _allow_many_files()
     try:
         settings = load(config, None, **flags)
+        if settings.log_format == "json":
+            log_as_json()
+        if settings.nodes > 1:
+            run_nodes(settings, [] if config is None else ["--config", str(config)], flags)
+            return
     except ConfigError as error:
         raise Misused(str(error)) from error
-    if settings.log_format == "json":
-        log_as_json()
-    if settings.nodes > 1:
-        run_nodes(settings, [] if config is None else ["--config", str(config)], flags)
-        return
     logger.info("streamd %s, data in %s", __version__, Path(settings.data).absolute())
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:

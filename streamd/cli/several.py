@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from streamd.cli.terminal import Failed, write
+from streamd.cli.terminal import Failed, ReaderLeft, write
 from streamd.config import OFF, PORTS, Config, ConfigError, Value
+from streamd.operations.arguments import STORE
 
 logger = logging.getLogger("streamd")
 
@@ -81,17 +82,27 @@ class _NodeProcess:
             self.process.wait()
 
 
-def settings_of_nodes(settings: Config) -> list[dict[str, Value]]:
-    """The settings of each node that differ from those that were given.
+def settings_of_nodes(settings: Config, flags: Mapping[str, Value]) -> list[dict[str, Value]]:
+    """The settings of each node, as its command line has them.
+
+    Args:
+        settings: those that were given, and the defaults.
+        flags: those of the command line.
 
     Raises:
         ConfigError: they do not fit several nodes.
     """
     data = Path(settings.data).absolute()
     tier = settings.tier or f"file://{data / 'tier'}"
-    first: dict[str, Value] = {"confirm": "store", "leader_locator": "balanced", "tier": tier}
+    first: dict[str, Value] = {"confirm": STORE, "leader_locator": "balanced", "tier": tier}
+    first |= {name: value for name, value in flags.items() if value not in (None, ())}
     if settings.read_only or settings.restore:
         raise ConfigError("nodes is for servers that publish, and read_only or restore is set")
+    if first["confirm"] != STORE:
+        raise ConfigError(
+            f"confirm is {first['confirm']}, and several nodes need {STORE}: only what is "
+            "confirmed by the tier can be led by any of them"
+        )
     found = []
     for number in range(1, settings.nodes + 1):
         name = f"{settings.node}-{number}" if settings.node else f"node-{number}"
@@ -119,7 +130,7 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
         ConfigError: see `settings_of_nodes`.
         Failed: one of them does not start.
     """
-    wanted = settings_of_nodes(settings)
+    wanted = settings_of_nodes(settings, flags)
     if not settings.tier:
         (Path(settings.data) / "tier").mkdir(mode=0o750, parents=True, exist_ok=True)
     stops: list[int] = []
@@ -129,8 +140,7 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
 
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, stop)
-    given = {name: value for name, value in flags.items() if value not in (None, ())}
-    nodes = [_NodeProcess([*file, *_options({**given, **own})]) for own in wanted]
+    nodes = [_NodeProcess([*file, *_options(one)]) for one in wanted]
     try:
         is_told = False
         while not stops:
@@ -139,7 +149,7 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
                 if not is_told and node.process.poll() is not None:
                     raise Failed("a node of the cluster does not start; its log says why")
             if not is_told and all(node.ready for node in nodes):
-                write(f"{nodes[0].ready} nodes={len(nodes)}")
+                _say_ready(f"{nodes[0].ready} nodes={len(nodes)}")
                 is_told = True
             time.sleep(0.05)
     finally:
@@ -148,6 +158,13 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
             node.stop()
         for node in nodes:
             node.wait(max(0.1, end - time.monotonic()))
+
+
+def _say_ready(line: str) -> None:
+    try:
+        write(line)
+    except (Failed, ReaderLeft):  # as a daemon has it
+        logger.warning("nobody reads stdout; %s", line)
 
 
 def _options(settings: Mapping[str, Value]) -> list[str]:
