@@ -301,11 +301,13 @@ class Server:
             TransportClosed: see there; or others needed the room of one that waited, or it has come
                 from here. It is closed.
         """
-        if self.node is None or not self.passes_on or await self._has_own(listener):
+        if self.node is None or not self.passes_on:
             return None
         try:
             self._check_not_ours(peer)
             with self._entered():
+                if await self._has_own(listener):
+                    return None
                 found = await reach(self.node, listener, peer, is_local=is_local)
                 if peer in self._ours and found.transport is not None:
                     found.transport.close()
@@ -322,7 +324,8 @@ class Server:
         is_stream = listener in (listener_name(STREAM, is_tls=is_tls) for is_tls in (False, True))
         if shards is None or not is_stream:
             return False
-        await self.broker.read_on()
+        if not shards.has_streams:
+            await self.broker.read_on()  # another node may just have placed the first one
         return shards.has_streams
 
     def _check_not_ours(self, peer: Address) -> None:
@@ -768,16 +771,18 @@ def _keeping(
 
     async def read_on() -> None:
         if follower is not None:
-            await follower.look_now()
+            await follower.read_on()
             return
         assert isinstance(broker.tier, Tier)  # noqa: S101 - a node has one
         await broker.tier.ownership.check()
         if broker.tier.ownership.fence:
             raise TierError(broker.tier.ownership.fence)
 
-    async def read_on_soon() -> None:
-        with trio.move_on_after(_READ_ON_SECONDS), suppress(SegmentsError, CatalogError):
+    async def read_on_soon() -> bool:
+        with trio.move_on_after(_READ_ON_SECONDS), suppress(SegmentsError):
             await read_on()
+            return True
+        return False
 
     if follower is not None:
         broker.read_on = read_on_soon

@@ -85,7 +85,8 @@ class Broker:
         fetcher: fetches what is read of cold segments, once it knows a store.
         floor: how much of the disk is to stay free.
         shards: see above.
-        read_on: returns when what another node has declared is known here, if that is soon.
+        read_on: returns when what another node has declared is known here, if that is soon; whether
+            it is.
     """
 
     def __init__(  # noqa: PLR0913 - parts of the server
@@ -151,7 +152,7 @@ class Broker:
         self.shards = shards
         if shards is not None:
             shards.use(self._resources)
-        self.read_on: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.read_on: Callable[[], Awaitable[bool]] = _all_is_known
         self._changing = trio.Lock()  # which streams there are, and what they work with
 
     @property
@@ -322,6 +323,12 @@ class Broker:
         self._resources.catalog.close()
         if self.poller is not None:
             self.poller.close()
+
+
+async def _all_is_known() -> bool:
+    """There is no other node that declares anything."""
+    await trio.lowlevel.checkpoint()
+    return True
 
 
 def _by_host(rows: Iterable[Row]) -> dict[Name, list[Row]]:

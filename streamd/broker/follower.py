@@ -164,7 +164,7 @@ class Follower(StreamFollower):
         self._directory = directory
         broker.tier = self
         self._start(broker, broker.supervisor, broker.fetcher)
-        self._note_shown()
+        self._shown = self._to_show(self._rows())
 
     async def settled(self) -> None:
         """Return when all is known that the store has now: first what slots have."""
@@ -226,17 +226,17 @@ class Follower(StreamFollower):
     async def _show_streams(self) -> None:
         """Have the streams, exchanges and virtual hosts that there are now."""
         rows = self._rows()
-        again = set()
-        for row in rows:
-            before, life = self._shown.get((row.virtual_host, row.name), (row, ""))
-            is_another = bool(life) and self._life(row) != life
+        shown, again = self._to_show(rows), set()
+        for names, (row, life) in shown.items():
+            before, earlier = self._shown.get(names, (row, ""))
+            is_another = bool(earlier) and life != earlier
             if is_another or (before.arguments, before.life) != (row.arguments, row.life):
-                again.add((row.virtual_host, row.name))
+                again.add(names)
         hosts = dict.fromkeys(self._catalog.contents.virtual_hosts)
         hosts |= dict.fromkeys(row.virtual_host for row in rows)
         contents = self._catalog.contents._replace(virtual_hosts=list(hosts), streams=rows)
         await self._broker.follow(contents, again)
-        self._note_shown()
+        self._shown = shown
 
     async def status(self) -> TierStatus:
         """See TierReports."""
@@ -290,7 +290,5 @@ class Follower(StreamFollower):
         one = self._followed(row.virtual_host, row.name)
         return "" if one is None else one.life
 
-    def _note_shown(self) -> None:
-        rows = self._rows()
-        self._shown = {(r.virtual_host, r.name): (r, self._life(r)) for r in rows}
-        self._has_changed = False
+    def _to_show(self, rows: Iterable[StreamRow]) -> dict[tuple[Name, Name], tuple[StreamRow, str]]:
+        return {(r.virtual_host, r.name): (r, self._life(r)) for r in rows}

@@ -4,9 +4,14 @@ Theory of operation. What the store has is looked at again and again, and never 
 
     manifests             every POLL_SECONDS those of streams whose logs are open, and those that
                           have changed; the others more and more seldom, up to IDLE_SECONDS
+    log of metadata       with every look, and when somebody must know all that it has (`read_on`)
     folders of streams    every LIST_SECONDS, and with each change of the catalog: new streams
     write-ahead logs      while the log of metadata names some, the next slot every SLOT_SECONDS or,
                           when there was none for a minute, every POLL_SECONDS; and those behind it
+
+One task reads the log of metadata and nobody else: those who must know what it has wait for it, and
+one who goes away stops nothing half-way. A reading that is under way may have seen less than there
+is now, so everyone waits for one that begins later; all who wait share it.
 
 The log of a stream is opened when somebody wants it, from a folder that is made just then: a copy
 of the manifest, and the journal of publishers and consumers (`prepare`). While it is open, it is
@@ -197,7 +202,9 @@ class StreamFollower:
         self._tails_turn = trio.Lock()  # who changes tails
         self._slots_turn = trio.Lock()  # who reads slots
         self._num_tails, self._old_files, self._slot_fault = 0, [], ""
-        self._looking, self._num_begun, self._num_done = trio.Lock(), 0, 0
+        self._log_wanted, self._log_was_read = Wakeup(), trio.lowlevel.ParkingLot()
+        self._num_begun, self._num_read, self._log_fault = 0, 0, ""  # readings of the log
+        self._showing = trio.Lock()  # who shows which streams there are
         self._num_looks, self._looked = 0, trio.lowlevel.ParkingLot()
         self._have_slots = trio.Event()
 
@@ -220,8 +227,7 @@ class StreamFollower:
         """The log of metadata has these, too."""
 
     async def _show_streams(self) -> None:
-        """Which streams there are may have changed."""
-        raise NotImplementedError
+        """Have the streams that there are now."""
 
     async def _prepare_streams(self, found: Found) -> None:
         """Know what the store has now.
@@ -240,6 +246,7 @@ class StreamFollower:
         self._broker = broker
         fetcher.use(self._store)
         self._tell_figures()
+        supervisor.start("reading the log of metadata", self.run_log)
         supervisor.start("following the tier", self.run)
         supervisor.start("following write-ahead logs", self.run_slots)
 
@@ -250,7 +257,7 @@ class StreamFollower:
         while True:
             await trio.sleep(POLL_SECONDS)
             try:
-                await self.look_now()
+                await self._look()
             except (TierError, CatalogError, FormatError) as error:
                 if not self._away:
                     logger.warning("cannot look at the tier at the moment: %s", error)
@@ -262,21 +269,36 @@ class StreamFollower:
                 self._num_looks += 1
                 self._looked.unpark_all()
 
-    async def look_now(self) -> None:
-        """Return when all is known that the log has now.
+    async def read_on(self) -> None:
+        """Return when all is known and shown that the log of metadata has now.
 
         Raises:
-            TierError: the store does not answer.
+            TierError: it cannot be read at the moment.
         """
-        wanted = self._num_begun + 1  # one that is under way may have read already
-        async with self._looking:
-            if self._num_done < wanted:
-                self._num_begun += 1
-                number = self._num_begun
-                await self._look()
-                self._num_done = number
+        wanted = self._num_begun + 1
+        self._log_wanted.set()
+        while self._num_read < wanted:
+            await self._log_was_read.park()
+        if self._log_fault:
+            raise TierError(self._log_fault)
 
-    async def _look(self) -> None:
+    async def run_log(self) -> None:
+        """Read the log of metadata whenever it is wanted, until cancelled."""
+        while True:
+            await self._log_wanted.wait()
+            self._num_begun += 1
+            self._log_fault = "the log of metadata could not be read; see the log of the server"
+            try:
+                await self._read_log()
+                await self._show_what_changed()
+                self._log_fault = ""
+            except (SegmentsError, CatalogError) as error:
+                self._log_fault = str(error)
+            finally:
+                self._num_read = self._num_begun
+                self._log_was_read.unpark_all()
+
+    async def _read_log(self) -> None:
         held, entries = await ask(claims.go_on, self._store, self._held)
         await self._read_entries(entries)
         if held.cluster.wals != self._held.cluster.wals:  # manifests have what is in none of them
@@ -288,12 +310,26 @@ class StreamFollower:
             self._since = held.cluster.since
             for one in self._streams.values():
                 one.due_at = 0.0
+
+    async def _show_what_changed(self) -> None:
+        async with self._showing:
+            if not self._has_changed:
+                return
+            self._has_changed = False
+            try:
+                await self._show_streams()
+            except BaseException:
+                self._has_changed = True
+                raise
+
+    async def _look(self) -> None:
+        await self.read_on()
+        held = self._held  # manifests that are read from now on have what it has no slots of
         if trio.current_time() >= self._list_at:
             await self._list()
         streams = in_turns(list(self._streams.values()))
         away = await self._look_at([one async for one in streams if self._is_due(one)])
-        if self._has_changed:
-            await self._show_streams()
+        await self._show_what_changed()
         await self._show_manifests()
         await self._cut_tails(held, is_away=away is not None)
         if away is not None:  # perhaps for one stream alone: the others go on

@@ -45,11 +45,17 @@ class Cluster:
         node = self._broker.node
         return None if node is None else node.served_by()
 
-    async def _led(self, call: Call, _request: ListLed) -> list[LedStream]:
+    async def _led(self, call: Call, request: ListLed) -> list[LedStream]:
         if call.caller.name != NODE:
             raise Refused(Reason.ACCESS_REFUSED, "it is for other nodes of the cluster")
+        if request.streams:
+            of = None if request.vhost is None else self._broker.virtual_hosts.get(request.vhost)
+            named = () if of is None else map(of.find_row, request.streams)
+            rows = [row for row in named if row is not None]
+        else:
+            rows = list(self._broker.rows())
         found = []
-        async for row in in_turns(list(self._broker.rows())):
+        async for row in in_turns(rows):
             host = self._broker.virtual_hosts.get(row.virtual_host)
             stream = None if host is None else host.get_stream(row.name)
             if not row.shard or host is None or stream is None or host.writer(row.name) is not None:

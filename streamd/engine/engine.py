@@ -10,7 +10,7 @@ names.
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -111,11 +111,11 @@ Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
 class Refresh(Protocol):
     """See Engine."""
 
-    async def __call__(self, *, is_exact: bool = False) -> None:
-        """Return when they are known."""
+    async def __call__(self, host: Name | None = None, streams: Collection[Name] = ()) -> None:
+        """Return when they are known of streams of a virtual host; of all if there are none."""
 
 
-async def _known(*, is_exact: bool = False) -> None:
+async def _known(host: Name | None = None, streams: Collection[Name] = ()) -> None:
     """This server leads all streams."""
 
 
@@ -133,8 +133,8 @@ class Engine:
     Attributes:
         elsewhere: gives what has another node of a cluster carry out an operation for a user; None
             where this server does.
-        refresh: returns when figures of streams are known that other nodes lead, if that is soon;
-            as they are now, or as they were a moment ago.
+        refresh: returns when figures of streams are known that other nodes lead, if that is soon:
+            those of some as they are now, or those of all as they were a moment ago.
     """
 
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:

@@ -145,10 +145,18 @@ class LedStream(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ListLed(Operation[list[LedStream]], frozen=True, kw_only=True):
-    """What the streams have that a node leads of those that were placed at one; for other nodes."""
+    """What the streams have that a node leads of those that were placed at one; for other nodes.
+
+    Attributes:
+        vhost: the virtual host of `streams`.
+        streams: those that are asked about; all if empty.
+    """
 
     NAME = "cluster.led"
     AT = At.HERE
+
+    vhost: Name | None = None
+    streams: tuple[Name, ...] = ()
 
 
 class MoveShard(Operation[None], frozen=True, kw_only=True):

@@ -110,6 +110,7 @@ ELSEWHERE = {
     "asking for what is lost",  # needs cold segments: tests/broker/tier
     "fetching from the tier",  # the same
     "opening a log",  # is the fault of its stream: test_lifecycle.py
+    "reading the log of metadata",  # of a read-only server: broker/nodes/test_shards_read.py
     "following the tier",  # of a read-only server: tier/test_follower.py
     "following write-ahead logs",  # the same: tier/test_wal_readers.py
     "serving HTTP",  # needs sockets: tests/e2e/test_serve.py

@@ -35,8 +35,8 @@ class StreamRow(NamedTuple):
 
     @property
     def effective(self) -> Arguments:
-        """The arguments in force now."""
-        together = {**self.arguments, **self.settings}
+        """The arguments in force now, as users see them."""
+        together = {**self.arguments, **self.settings, SHARD_LIFE: ""}
         return {name: value for name, value in together.items() if value != ""}
 
 

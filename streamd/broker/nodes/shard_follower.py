@@ -54,6 +54,7 @@ class ShardFollower(StreamFollower):
         super().__init__(data, store, now_ms, elsewhere.read_only)
         self._shard, self._broker, self._elsewhere = shard, broker, elsewhere
         self._read_until = 0.0  # write-ahead logs, by trio's clock
+        self._opened = set[tuple[Name, Name]]()  # perhaps still
 
     async def prepare(self) -> None:
         """Know what the store has now.
@@ -89,12 +90,20 @@ class ShardFollower(StreamFollower):
     def _needs_slots(self) -> bool:
         """See StreamFollower; else each node would read all that the others write."""
         now = trio.current_time()
-        if any(s is not None and s.is_open for s in map(self._stream_of, self._streams.values())):
+        if any(self._is_open(*one) for one in self._opened):
             self._read_until = now + _IDLE_SECONDS
+        if now >= self._read_until:  # until then, one may be being opened
+            self._opened.clear()
         return now < self._read_until
+
+    def _is_open(self, host: Name, name: Name) -> bool:
+        one = self._followed(host, name)
+        stream = None if one is None else self._stream_of(one)
+        return stream is not None and stream.is_open
 
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """See resources.FolderSource."""
+        self._opened.add((virtual_host, name))
         self._read_until = trio.current_time() + _IDLE_SECONDS
         with trio.move_on_after(_OPEN_SECONDS) as waiting:
             await self.read_slots()
@@ -107,10 +116,6 @@ class ShardFollower(StreamFollower):
         known = stream.figures
         if known is None or known.next_offset < one.stored_to:
             super()._tell(stream, one)
-
-    async def _show_streams(self) -> None:
-        """See StreamFollower: the catalog says which there are."""
-        self._has_changed = False
 
     def remote(self, virtual_host: Name, name: Name) -> Remote | None:
         """See resources.FolderSource."""

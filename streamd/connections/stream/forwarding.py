@@ -6,7 +6,7 @@ for that one request: they are rare, and nothing of it can be out of date.
 """
 
 import base64
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import starmap
 from typing import Any
@@ -20,7 +20,7 @@ from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
-from streamd.connections.stream.node_link import NodeLink, open_link
+from streamd.connections.stream.node_link import open_link
 from streamd.connections.stream.response_codes import code_of
 from streamd.hop.declared import answer_of
 from streamd.hop.messages import encode
@@ -63,7 +63,12 @@ class Forwarding:
             return self.leader()
         shards = self._broker.shards
         if at is At.NODE and shards is not None:
-            return shards.facts(request.node)  # type: ignore[attr-defined]
+            node = shards.facts(request.node)  # type: ignore[attr-defined]
+            if node is not None and not node.name:
+                name = request.node[:40]  # type: ignore[attr-defined]
+                details = f"there is no node {name!r}, or it is gone; `streamd cluster status` "
+                raise Refused(Reason.NOT_FOUND, details + "shows which there are")
+            return node
         host = None
         if at is At.WRITER:
             host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]
@@ -87,23 +92,41 @@ class Forwarding:
 
         return ask
 
-    async def refresh(self, *, is_exact: bool = False) -> None:
+    async def refresh(self, host: Name | None = None, streams: Collection[Name] = ()) -> None:
         """See Engine.refresh."""
         shards = self._broker.shards
         if shards is None:
             return
+        of = None if host is None else self._broker.virtual_hosts.get(host)
+        if of is not None and streams:
+            await self._read_all(self._asked_about(of, streams))
+            return
         async with self._refreshing:
-            if trio.current_time() < self._fresh_until and not is_exact:
-                return
-            with trio.move_on_after(_FIGURES_SECONDS):
-                async with trio.open_nursery() as nursery:
-                    for node in shards.others():
-                        nursery.start_soon(self._read_figures, node)
-            self._fresh_until = trio.current_time() + _FIGURES_SECONDS
+            if trio.current_time() >= self._fresh_until:
+                await self._read_all((node, ListLed()) for node in shards.others())
+                self._fresh_until = trio.current_time() + _FIGURES_SECONDS
 
-    async def _read_figures(self, node: LeaderFacts) -> None:
+    def _asked_about(
+        self, host: VirtualHost, streams: Iterable[Name]
+    ) -> Iterator[tuple[LeaderFacts, ListLed]]:
+        """The nodes that lead some streams, and what each is asked."""
+        found: dict[str, tuple[LeaderFacts, list[Name]]] = {}
+        for name in streams:
+            node = self.node_of(host, name)
+            if node is not None and node.name:
+                found.setdefault(node.name, (node, []))[1].append(name)
+        for node, names in found.values():
+            yield node, ListLed(vhost=host.name, streams=tuple(names))
+
+    async def _read_all(self, asked: Iterable[tuple[LeaderFacts, ListLed]]) -> None:
+        with trio.move_on_after(_FIGURES_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for node, request in asked:
+                    nursery.start_soon(self._read_figures, node, request)
+
+    async def _read_figures(self, node: LeaderFacts, request: ListLed) -> None:
         with suppress(Refused):  # it is not there: they stay as they are
-            async for one in in_turns(await self._ask(node, NODE, ListLed())):
+            async for one in in_turns(await self._ask(node, NODE, request)):
                 host = self._broker.virtual_hosts.get(one.vhost)
                 row = None if host is None else host.find_row(one.stream)
                 stream = None if host is None else host.get_stream(one.stream)
@@ -145,14 +168,10 @@ class Forwarding:
         answers: list[Any] = []
         async with open_link(node, own.secret, user, host) as link:
             try:
-                answers = [await _asked(link, command) for command in commands]
+                answers = [await link.ask(command) for command in commands]
             except Refused as error:
                 refused = error
         if refused is not None:
             raise refused
         await self._broker.read_on()  # who has been answered finds it here, too
         return answers
-
-
-async def _asked(link: NodeLink, command: Any) -> Any:  # noqa: ANN401 - of any kind
-    return await link.ask(command)

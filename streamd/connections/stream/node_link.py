@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class NodeLink:
-    """An open connection; made by `open_link`.
+    """An open connection; made by `open_link`. Several tasks may use it.
 
     Args:
         take: hears what is said unasked.
@@ -75,7 +75,7 @@ class NodeLink:
         self._take, self._lost = take, trio.Event()
         self._transport = transport
         self._wire = Connection(Role.CLIENT, None)
-        self._last = 0
+        self._last, self._sending = 0, trio.Lock()
         self._waiting: dict[int, _Waiting] = {}
 
     async def log_in(self, secret: str, user: str, virtual_host: str) -> None:
@@ -126,10 +126,11 @@ class NodeLink:
         except TransportClosed:
             pass
         finally:
-            self.is_lost = True
-            self._lost.set()
-            for one in self._waiting.values():
-                one.is_over.set()
+            self._end()
+
+    async def lost(self) -> None:
+        """Return when it is gone."""
+        await self._lost.wait()
 
     async def lost_or(self, event: trio.Event) -> None:
         """Return when it is gone, or something is set."""
@@ -149,10 +150,31 @@ class NodeLink:
             Refused: the connection is gone.
         """
         try:
-            await self._transport.send(codec.encode(command))
+            await self._send(codec.encode(command))
         except TransportClosed:
-            self.is_lost = True
             raise Refused(Reason.NOT_AVAILABLE, "the node that leads is gone") from None
+
+    async def _send(self, data: bytes) -> None:
+        """Send a frame; where that is not done, it may have been sent in part.
+
+        Raises:
+            TransportClosed: the connection is gone.
+        """
+        async with self._sending:
+            if self.is_lost:
+                raise TransportClosed
+            try:
+                await self._transport.send(data)
+            except BaseException:
+                self._end()
+                self._transport.close()
+                raise
+
+    def _end(self) -> None:
+        self.is_lost = True
+        self._lost.set()
+        for one in self._waiting.values():
+            one.is_over.set()
 
     async def ask(
         self,
@@ -177,10 +199,10 @@ class NodeLink:
         waiting = self._waiting[number] = _Waiting(command.correlation_id, answered)
         try:
             with trio.move_on_after(seconds):
-                await self._transport.send(codec.encode(sent))
+                await self._send(codec.encode(sent))
                 await waiting.is_over.wait()
         except TransportClosed:
-            self.is_lost = True
+            pass
         finally:
             del self._waiting[number]
         if waiting.answer is None:

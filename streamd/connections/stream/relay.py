@@ -24,6 +24,7 @@ from streamd.operations.cluster import LeaderFacts
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name, as_sent
 from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.codec import answer_to
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +39,6 @@ _USES: dict[Any, str] = {
     c.PublishFiltered: _PUBLISHER,
     c.Credit: _CONSUMER,
     c.DescribeSubscription: _CONSUMER,
-}
-_ASKS: dict[Any, Any] = {
-    c.QueryPublisherSequence: c.QueryPublisherSequenceResponse,
-    c.QueryOffset: c.QueryOffsetResponse,
-    c.StreamStats: c.StreamStatsResponse,
-    c.ResolveOffsetSpec: c.ResolveOffsetSpecResponse,
-    c.DeclarePublisher: c.DeclarePublisherResponse,
-    c.Subscribe: c.SubscribeResponse,
-    c.DeletePublisher: c.DeletePublisherResponse,
-    c.Unsubscribe: c.UnsubscribeResponse,
-    c.DescribeSubscription: c.DescribeSubscriptionResponse,
 }
 _OF_STREAM = (
     *(c.DeclarePublisher, c.Subscribe, c.QueryPublisherSequence, c.QueryOffset, c.StoreOffset),
@@ -69,7 +59,6 @@ class _Way:
     def __init__(self, node: LeaderFacts) -> None:
         self.node = node
         self.link: NodeLink | None = None
-        self.is_over = False
         self.opened = trio.Event()
         self.scope = trio.CancelScope()
 
@@ -143,7 +132,7 @@ class Relay:
         try:
             if link is None:
                 raise Refused(Reason.NOT_AVAILABLE, "the node that leads is gone")
-            if kind not in _ASKS:
+            if answer_to(kind) is None:
                 await link.send(command)
                 return
             seconds = math.inf if kind is c.DescribeSubscription else ANSWER_SECONDS
@@ -163,9 +152,9 @@ class Relay:
 
     def _refuse(self, command: Any, refused: Refused) -> None:  # noqa: ANN401 - of any kind
         logger.info("not done at another node: %s", refused.details)
-        kind = _ASKS.get(type(command))
-        if kind is not None:  # others are not answered
-            self._context.answer(kind(command.correlation_id, code_of(refused)))
+        answer = answer_to(type(command))
+        if answer is not None:
+            self._context.answer(answer(command.correlation_id, code_of(refused)))
 
     async def _answer(self, command: c.ConsumerUpdateResponse) -> bool:
         asked = self._asked.pop(command.correlation_id, None)
@@ -188,7 +177,7 @@ class Relay:
         if not node.name:
             raise Refused(Reason.NOT_AVAILABLE, "nobody leads it at the moment")
         way = self._ways.get(node.start)
-        if way is None or way.is_over:
+        if way is None:
             way = self._ways[node.start] = _Way(node)
 
             async def run() -> None:
@@ -215,12 +204,14 @@ class Relay:
                 way.opened.set()
                 while not link.is_lost and self._leads(way):
                     with trio.move_on_after(_LOOK_SECONDS):
-                        await link.lost_or(trio.Event())
+                        await link.lost()
         except* Refused:
             pass
         finally:
-            way.link, way.is_over = None, True
+            way.link = None
             way.opened.set()
+            if self._ways.get(way.node.start) is way:
+                del self._ways[way.node.start]
             self._end(way)
 
     def _leads(self, way: _Way) -> bool:
@@ -266,5 +257,5 @@ class Relay:
     def close(self) -> None:
         """The client has gone."""
         self._used.clear()
-        for way in self._ways.values():
+        for way in list(self._ways.values()):
             way.scope.cancel()

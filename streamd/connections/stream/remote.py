@@ -8,7 +8,7 @@ of it.
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -135,8 +135,9 @@ class RemoteStream:
         parts: list[bytes] = []
         size = count = 0
         values = entries.filter_values
+        assert not isinstance(values, Counter)  # noqa: S101 - of sub-batches, which come elsewhere
         for at, found in enumerate(walk_entries(entries.data)):
-            value = values[at] if isinstance(values, list) else b""
+            value = values[at] if values else b""
             message = entries.data[found.start : found.end]
             self._last += 1
             number = entries.publishing_ids[ID_SIZE * at : ID_SIZE * (at + 1)]

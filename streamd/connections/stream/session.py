@@ -14,23 +14,17 @@ from streamd.connections.stream.relay import Relay
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
+from streamd.operations.cluster import ListLed
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.errors import Refused
 from streamd.operations.names import as_sent
 from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.codec import answer_to
 from streamd.wire.stream.fields import CommandVersions
 
 __all__ = ["Context", "Session"]
 
 logger = logging.getLogger(__name__)
-
-# Answers to what is forwarded: each has a number and a code.
-_ANSWERS: dict[type[Any], Any] = {
-    c.Create: c.CreateResponse,
-    c.Delete: c.DeleteResponse,
-    c.CreateSuperStream: c.CreateSuperStreamResponse,
-    c.DeleteSuperStream: c.DeleteSuperStreamResponse,
-}
 
 # What clients may send, with versions, in RabbitMQ's order: one client finds Publish by its place.
 _VERSIONS = tuple(
@@ -108,7 +102,10 @@ class Session:
         """
         is_member = self._context.host.read_only is not None
         if is_member and self._context.broker.shards is not None:
-            await self._look_elsewhere(command)
+            may_be_done = await self._look_elsewhere(command)
+            if not may_be_done:
+                self._refuse(command)
+                return
         if self._has_others:
             if isinstance(command, CHANGES) and self._forwarding.leader() is not None:
                 await self._forward([command])
@@ -140,7 +137,7 @@ class Session:
         except Refused as refused:
             logger.info("not done: %s", refused.details)
             code = code_of(refused)
-            answers = [_ANSWERS[type(one)](one.correlation_id, code) for one in commands]  # type: ignore[union-attr]
+            answers = [answer_to(type(one))(one.correlation_id, code) for one in commands]  # type: ignore[misc, union-attr]
         for answer in answers:
             context.answer(answer)
 
@@ -154,15 +151,32 @@ class Session:
             case _:
                 return False
 
-    async def _look_elsewhere(self, command: c.ClientCommand) -> None:
-        """Another node may just have declared a stream that is not here, or declared it again."""
+    async def _look_elsewhere(self, command: c.ClientCommand) -> bool:
+        """Another node may just have declared a stream that is not here, or declared it again.
+
+        Returns:
+            Whether the command can be carried out: what is confirmed or changed in an earlier life
+            of a stream would be lost.
+        """
         named = [getattr(command, "stream", None), getattr(command, "super_stream", None)]
         named += getattr(command, "streams", ())
         host = self._context.host
         names = (as_sent(name) for name in named if name)
         is_unknown = any(not host.has_stream(n) and not host.topology.has(n) for n in names)
-        if is_unknown or isinstance(command, c.DeclarePublisher | c.Subscribe):
-            await self._context.broker.read_on()
+        match command:
+            case c.Manage(_, operation, _):
+                changes = self._context.is_node and operation != ListLed.NAME
+            case _:
+                changes = isinstance(command, c.DeclarePublisher)
+        if is_unknown or changes or isinstance(command, c.Subscribe):
+            return await self._context.broker.read_on() or not changes
+        return True
+
+    def _refuse(self, command: Any) -> None:  # noqa: ANN401 - of any kind that is answered
+        logger.info("not done: the log of metadata cannot be read at the moment")
+        code, answer = ResponseCode.STREAM_NOT_AVAILABLE, answer_to(type(command))
+        assert answer is not None  # noqa: S101 - publishers are declared, operations asked for
+        self._context.answer(answer(command.correlation_id, code))
 
     async def settled(self) -> None:
         """Return when everything the connection has published is stored or refused."""

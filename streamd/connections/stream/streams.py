@@ -222,8 +222,8 @@ class Streams:
 
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
-        await self._context.engine.refresh(is_exact=bool(command.streams))
         asked = dict.fromkeys(map(as_sent, command.streams))
+        await self._context.engine.refresh(host.name, asked)
         streams = [
             await self._describe(name, looks_at_keys=len(command.streams) == 1)
             async for name in in_turns(asked or host.names())

@@ -38,6 +38,13 @@ _BY_KEY[c.Tune.KEY | c.RESPONSE_BIT, 1] = _FORMS[c.Tune]  # how some clients ans
 KNOWN_KEYS = frozenset(key for key, _ in _BY_KEY)
 
 
+def answer_to(kind: type[Any]) -> type[Any] | None:
+    """The command that answers another one and names it by its number; None for none."""
+    form = _BY_KEY.get((kind.KEY | c.RESPONSE_BIT, 1))
+    is_asked = "correlation_id" in kind.__struct_fields__ and not kind.KEY & c.RESPONSE_BIT
+    return form.kind if form is not None and is_asked else None
+
+
 def encode(command: c.Command) -> bytes:
     """The command as it is sent, its size first.
 

@@ -93,6 +93,24 @@ async def test_silent_peers_do_not_lock_others_out_of_a_standby(tmp_path: Path) 
             await b.peer()
 
 
+async def test_those_that_wait_for_the_log_count_too(tmp_path: Path) -> None:
+    """Each of them may be two descriptors soon."""
+    async with cluster(tmp_path) as nodes:
+        a = nodes.start("a", confirm="store")
+        await until(lambda: a.is_leader)
+        b = nodes.start("b", confirm="store", max_connections=3)
+        await until(lambda: b.is_standby)
+        await trio.sleep(5)
+        assert b.server is not None
+        b.server.server.broker.read_on = trio.sleep_forever  # type: ignore[assignment]
+        num_ended = 0
+        for one in [b.server.connect() for _ in range(20)]:
+            with trio.move_on_after(1):
+                await one.ended()
+                num_ended += 1
+        assert num_ended == 17
+
+
 async def test_one_that_has_waited_in_vain_is_not_kept_from_the_next_leader(tmp_path: Path) -> None:
     """A leader comes while the last attempt to reach the one before is under way."""
     async with cluster(tmp_path) as nodes:

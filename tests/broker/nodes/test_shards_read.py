@@ -10,6 +10,8 @@ from segments.store.object_store import TierError
 from streamd.hop.messages import encode
 from streamd.net import passing
 from streamd.operations.cluster import MoveShard
+from streamd.operations.names import Name
+from streamd.operations.publishing import PublishMessage
 from streamd.operations.streams import SetArguments
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -26,7 +28,9 @@ from tests.broker.nodes.test_shards import (
 )
 from tests.broker.tier.support import A_FRAME, bodies
 from tests.support.amqp import open_peer
-from tests.support.server import OK, Peer
+from tests.support.server import FIRST, OK, Peer
+
+HOST = Name("/")
 
 
 async def manage(peer: Peer, request: Any) -> Any:
@@ -70,6 +74,87 @@ async def test_confirmed_by_amqp_right_after_it_was_created_again(tmp_path: Path
         await amqp.store(stream, b"1")
         await trio.sleep(10)
         assert len(await _read(three["b"], stream, 1)) == 1
+
+
+async def test_confirmed_by_an_operation_right_after_it_was_created_again(tmp_path: Path) -> None:
+    """The leader of the cluster has the node publish that leads the shard."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        peer = await three["a"].peer()
+        for number in range(4):
+            await trio.sleep(5 + number / 2)  # between two looks at the log, at any time
+            assert await peer.code(c.Delete, stream) == OK
+            await peer.create(stream, **SPREAD)
+            message = bodies(number, 1)[0]
+            request = PublishMessage(vhost=HOST, stream=Name(stream), message=message)
+            assert (await manage(peer, request)).code == OK
+            await trio.sleep(10)
+            assert await _read(three["b"], stream, 1) == [message]
+
+
+async def test_nothing_is_published_while_the_log_cannot_be_read(tmp_path: Path) -> None:
+    """A stream may be another one meanwhile; what it was can be read all the same."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        await trio.sleep(5)
+
+        def before(_name: str, key: str) -> None:
+            if key.startswith("v1/~log"):
+                raise TierError("the store does not answer")
+
+        three["b"].view.before = before
+        peer, other = await three["a"].peer(), await three["b"].peer()
+        request = PublishMessage(vhost=HOST, stream=Name(stream), message=bodies(0, 1)[0])
+        assert (await manage(peer, request)).code == ResponseCode.STREAM_NOT_AVAILABLE
+        code = await other.code(c.DeclarePublisher, 1, "", stream)
+        assert code == ResponseCode.STREAM_NOT_AVAILABLE
+        await other.subscribe(stream, FIRST)
+        assert await other.bodies(A_FRAME) == bodies(0)
+
+
+async def test_a_client_that_goes_away_while_the_log_is_read(tmp_path: Path) -> None:
+    """What it waited for is done all the same: others hear that their stream is another one."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["b"], stream)
+        await publisher.store(bodies(0))
+        await trio.sleep(5)
+        peer = await three["a"].peer()
+        waiting = [await three["b"].peer() for _ in range(3)]
+        assert await peer.code(c.Delete, stream) == OK
+        await peer.create(stream, **SPREAD)
+        assert three["b"].server is not None
+        host = three["b"].server.server.broker.virtual_hosts[HOST]
+        follow, is_followed = host.follow, trio.Event()
+        num_stopped = 0
+
+        async def slow(*arguments: Any) -> None:
+            nonlocal num_stopped
+            is_followed.set()
+            num_stopped += 1
+            await trio.sleep(10)
+            await follow(*arguments)
+            num_stopped -= 1
+
+        host.follow = slow  # type: ignore[method-assign]
+        for one in waiting:
+            await one.send(c.DeclarePublisher(1, 1, "", stream))
+        await is_followed.wait()
+        for one in waiting:
+            await one.vanish()
+        with trio.fail_after(20):
+            assert (await publisher.expect(c.MetadataUpdate)).stream == stream
+        assert num_stopped == 0
 
 
 async def test_confirmed_before_the_log_has_the_stream(tmp_path: Path) -> None:
@@ -220,3 +305,12 @@ async def test_a_shard_is_begun_while_the_log_does_not_answer(tmp_path: Path) ->
         assert three["b"].server is not None
         assert three["b"].server.server.broker.supervisor.num_faults == 0
         await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+
+
+async def test_moving_to_a_node_that_there_is_not(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        await _placed(three["a"], *NAMES)
+        answer = await manage(await three["a"].peer(), MoveShard(shard="b", node="d"))
+        assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
+        assert answer.reason.startswith("there is no node 'd', or it is gone")
