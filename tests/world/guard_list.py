@@ -1423,7 +1423,8 @@ _MANAGED = [
         "work on a stream's files ends before its folder goes",
         "people",
         _HOST,
-        "                await stream.life.stop()\n                self._resources.quota.count_gone(self",
+        "                await stream.life.stop()\n"
+        "                self._resources.quota.count_gone(self",
         "                self._resources.quota.count_gone(self",
         by="tests/broker/test_virtual_host.py::"
         "TestDelete::test_nothing_is_done_with_its_files_any_more",
