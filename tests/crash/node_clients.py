@@ -238,7 +238,7 @@ class Clients:
         answered = told.answered
         async with connect(node.uri) as client:
             with suppress(NoOffset):
-                stored = await client.query_offset(STORED, _READER)
+                stored = await _stored(client)
         history.stored_stays(stored, answered)
         history.passes_over_nothing(messages, told.handled, stored)
 
@@ -268,6 +268,15 @@ class Clients:
             self.told[stream].take(one)
         self.num_compared += len(messages)
         return messages
+
+
+async def _stored(client: Client) -> int:
+    """The stored offset, however long it takes until somebody leads the stream."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            with suppress(StreamNotAvailable):
+                return await client.query_offset(STORED, _READER)
+            await trio.sleep(1)
 
 
 async def read_all(uri: str, stream: str) -> list[Found]:

@@ -47,6 +47,7 @@ class NodeRun:
         *,
         has_local: bool,
         has_small_disks: bool,
+        is_placed: bool,
     ) -> None:
         self.seconds: dict[Harm, list[float]] = {harm: [] for harm in Harm}
         self._seconds, self._chance = takeover_seconds, Random(seed)
@@ -54,6 +55,10 @@ class NodeRun:
         options += ["--confirm", "store", "--confirm-interval-ms", "200"]
         options += ["--takeover-seconds", str(takeover_seconds)]
         options += ["--takeover-local-seconds", str(_LOCAL_SECONDS)]
+        self._num_before = seed % 3  # streams, so that each of the nodes leads those of clients
+        self._is_placed = is_placed
+        if is_placed:
+            options += ["--leader-locator", "balanced"]
         self._cluster = Cluster(folder, kind, *options, has_small_disks=has_small_disks)
         self.clients = Clients(self._cluster, self._chance, has_local=has_local)
         self._has_links = kind != "file"
@@ -64,7 +69,11 @@ class NodeRun:
         cluster = self._cluster
         try:
             await cluster.start()
+            if self._is_placed:
+                await cluster.spread()
             async with connect(cluster.nodes[0].uri) as client:
+                for number in range(self._num_before if self._is_placed else 0):
+                    await client.create(f"before-{number}")
                 await self.clients.create(client)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.clients.run)
@@ -115,6 +124,8 @@ def kill_many(
     takeover_seconds: int = 2,
     harms: tuple[Harm, ...] = tuple(Harm),
     tell: Callable[[str], None] = lambda _text: None,
+    *,
+    is_placed: bool = False,
 ) -> str:
     """Harm something so many times; fails when all is not as it should be. Returns a summary."""
     seconds: dict[Harm, list[float]] = {harm: [] for harm in Harm}
@@ -122,6 +133,7 @@ def kill_many(
     for number, rounds in enumerate(_sizes(kills)):
         parts = folder / str(number), seed + number, kind, takeover_seconds
         has = {"has_local": number % 2 == 1, "has_small_disks": Harm.FULL in harms}
+        has |= {"is_placed": is_placed}
         run = NodeRun(*parts, **has)
         try:
             trio.run(run.run, rounds, harms, tell)
@@ -157,6 +169,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--store", choices=KINDS, default="file")
     parser.add_argument("--takeover-seconds", type=int, default=10)
+    parser.add_argument("--placed", action="store_true", help="streams are spread over the nodes")
     parser.add_argument("--harm", choices=[harm.name for harm in Harm], nargs="*")
     parser.add_argument("--keep", type=Path, help="leave data and logs in this folder")
     given = parser.parse_args()
@@ -168,7 +181,7 @@ def main() -> None:
         print(text, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        print(kill_many(given.keep or Path(folder), *arguments, tell))
+        print(kill_many(given.keep or Path(folder), *arguments, tell, is_placed=given.placed))
 
 
 if __name__ == "__main__":

@@ -239,6 +239,12 @@ class Cluster:
             return
         raise AssertionError(f"not all nodes are there: {facts}")
 
+    async def spread(self) -> None:
+        """Wait until each node leads its shard."""
+        with trio.fail_after(PATIENCE):
+            while any(one.name not in one.shards for one in (await self.facts()).nodes):
+                await trio.sleep(_LOOK_SECONDS)
+
     def _is_whole(self, facts: ClusterFacts) -> bool:
         for node in self.nodes:
             assert not node.has_ended, f"node {node.name} has ended: {node.log}"
