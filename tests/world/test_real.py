@@ -95,6 +95,7 @@ def _people(folder: Path) -> Iterator[tuple[People, SimpleNamespace]]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # httpx, when killed
 def test_every_answer_is_explained(tmp_path: Path) -> None:
     async def live() -> None:
         async with trio.open_nursery() as nursery:
