@@ -1,7 +1,7 @@
 """What all virtual hosts of a server have in common."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -108,6 +108,12 @@ class Shards(Protocol):
         """Who leads a shard; None where this node does, one without a name while nobody does."""
 
     remote: Callable[[Name, Name, str], Remote | None]
+
+    def look_soon(self) -> None:
+        """A shard may have another leader by now."""
+
+    async def led_soon(self, shards: Collection[str]) -> None:
+        """Return when somebody leads each of some shards, as far as is known, if that is soon."""
 
     def others(self) -> list[LeaderFacts]:
         """Other nodes that lead something here."""

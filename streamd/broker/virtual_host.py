@@ -631,6 +631,13 @@ class VirtualHost:
         """Who writes a stream that exists; None where this server does."""
         return _read_only(self._resources.of(self._streams.row(name).shard))
 
+    async def led_soon(self, names: Iterable[Name]) -> None:
+        """Return when somebody leads each of some streams, if that is soon."""
+        shards = self._resources.shards
+        if shards is not None:
+            rows = map(self._streams.find_row, names)
+            await shards.led_soon({row.shard for row in rows if row is not None and row.shard})
+
     async def load_again(self, shard: str) -> None:
         """Another node leads a shard from now on, or this one: its streams begin anew."""
         names = [name for name in self.names() if self._streams.row(name).shard == shard]

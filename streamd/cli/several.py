@@ -140,15 +140,17 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
 
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, stop)
-    nodes = [_NodeProcess([*file, *_options(one)]) for one in wanted]
+    nodes: list[_NodeProcess] = []
     try:
         is_told = False
         while not stops:
+            begun = wanted if nodes and nodes[0].ready else wanted[:1]  # it is to lead the cluster
+            nodes += [_NodeProcess([*file, *_options(one)]) for one in begun[len(nodes) :]]
             for node in nodes:
                 node.look()
                 if not is_told and node.process.poll() is not None:
                     raise Failed("a node of the cluster does not start; its log says why")
-            if not is_told and all(node.ready for node in nodes):
+            if not is_told and len(nodes) == len(wanted) and all(node.ready for node in nodes):
                 _say_ready(f"{nodes[0].ready} nodes={len(nodes)}")
                 is_told = True
             time.sleep(0.05)

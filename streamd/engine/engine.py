@@ -104,7 +104,9 @@ class Call(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Call, Any], Awaitable[Any]]
-Elsewhere: TypeAlias = Callable[[Operation[Any]], Callable[[Name], Awaitable[Any]] | None]
+Elsewhere: TypeAlias = Callable[
+    [Operation[Any]], Awaitable[Callable[[Name], Awaitable[Any]] | None]
+]
 Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
 
 
@@ -119,7 +121,7 @@ async def _known(host: Name | None = None, streams: Collection[Name] = ()) -> No
     """This server leads all streams."""
 
 
-def _nowhere(_request: Operation[Any]) -> None:
+async def _nowhere(_request: Operation[Any]) -> None:
     """This server carries out everything."""
 
 
@@ -163,7 +165,7 @@ class Engine:
                 check()
                 if request.SHOWS_FIGURES:
                     await self.refresh()
-                node = None if caller.is_node else self.elsewhere(request)
+                node = None if caller.is_node else await self.elsewhere(request)
                 if node is not None:
                     asked: Answer = await node(caller.name)
                     return asked

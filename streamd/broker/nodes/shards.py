@@ -20,7 +20,7 @@ Who leads what, each node says in its heartbeat, and clients are told so.
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from hashlib import blake2b
 
@@ -46,6 +46,7 @@ from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore
 from streamd.broker.tier.restore import RestoreError
 from streamd.config import Config
+from streamd.net.wakeup import Wakeup
 from streamd.operations.arguments import (
     CLIENT_LOCAL,
     CONFIRM,
@@ -61,6 +62,8 @@ from streamd.operations.names import Name
 logger = logging.getLogger(__name__)
 
 _MOVE_SECONDS, _LOOK_SECONDS = 20.0, 0.02
+_LEADER_SECONDS = 2.0  # that a client waits for somebody who leads, as at a node that stands by
+_SHORTEST_PAUSE = 0.2  # seconds between two looks at the other nodes, whoever waits for them
 _TROUBLE = (RestoreError, SegmentsError, CatalogError, OSError)
 _LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
 
@@ -97,6 +100,7 @@ class Shards:
         self._base: ServerResources
         self._broker: Broker
         self._read_on: Callable[[], Awaitable[None]]
+        self._look_wanted, self._looked = Wakeup(), trio.lowlevel.ParkingLot()
 
     # -- what streams work with, see resources.Shards
 
@@ -171,6 +175,17 @@ class Shards:
     def node(self, shard: str) -> LeaderFacts | None:
         """See resources.Shards."""
         return self.facts(self.leader(shard))
+
+    def look_soon(self) -> None:
+        """See resources.Shards."""
+        self._look_wanted.set()
+
+    async def led_soon(self, shards: Collection[str]) -> None:
+        """See resources.Shards."""
+        with trio.move_on_after(_LEADER_SECONDS):
+            while not all(map(self.leader, shards)):
+                self._look_wanted.set()
+                await self._looked.park()
 
     def others(self) -> list[LeaderFacts]:
         """See resources.Shards."""
@@ -248,7 +263,10 @@ class Shards:
                 supervisor.start("keeping a shard", partial(self._keep, shard), shard)
             for shard in list(self._keepers):
                 self._wake(shard)
-            await trio.sleep(self.peers.pause)
+            self._looked.unpark_all()
+            await trio.sleep(_SHORTEST_PAUSE)
+            with trio.move_on_after(self.peers.pause - _SHORTEST_PAUSE):
+                await self._look_wanted.wait()
 
     def _all(self) -> set[str]:
         return {self._node.name, *self._placed}
@@ -353,6 +371,7 @@ class Shards:
                 self._orphaned_at.pop(shard, None)
                 self._led_by[shard] = self._node.name
                 self._node.hurry()
+                self._looked.unpark_all()
                 epoch = led.tier.ownership.identity.epoch
                 text = "node %s leads the shard of node %s, epoch %s"
                 logger.info(text, self._node.name, shard, epoch)
@@ -364,6 +383,7 @@ class Shards:
             finally:
                 del self._led[shard]
                 self._begun.discard(shard)
+            self.look_soon()
             await self._load(shard)
             self._node.hurry()
 

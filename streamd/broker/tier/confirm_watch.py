@@ -57,9 +57,16 @@ class ConfirmWatch:
 
     def failed(self, cause: str, now: float) -> None:
         """Something could not be read, or stored; it is tried again."""
+        self._note(logging.ERROR, cause, now)
+
+    def ended(self, cause: str, now: float) -> None:
+        """Another server has ended the log; what that means, ownership.py says."""
+        self._note(logging.INFO, cause, now)
+
+    def _note(self, level: int, cause: str, now: float) -> None:
         if not self.cause:
             self._failed_at = now
-            logger.error("confirms wait for the tier: %s", cause)
+            logger.log(level, "confirms wait for the tier: %s", cause)
         self.cause = cause
 
     def stored(self, seconds: float) -> None:

@@ -339,12 +339,14 @@ class Ownership:
 
     def give_up(self, error: FencedError) -> None:
         """Another server has the tier: nothing is written any more."""
-        epoch = error.cluster.epoch
+        epoch, own = error.cluster.epoch, self.identity
+        what = "node" if own.node else "server"
         self.fence = (
-            f"another server, epoch {epoch}, has taken over the tier; this one, epoch "
-            f"{self.identity.epoch}, takes no more messages for streams in it: read what is on its "
-            "disk alone, then stop it"
+            f"another {what}, epoch {epoch}, has taken over the tier; this one, epoch {own.epoch}, "
+            "takes no more messages for streams in it"
         )
+        if not own.node:  # a node sees to that itself
+            self.fence += ": read what is on its disk alone, then stop it"
         self._set_state(TierState.FENCED, self.fence)
 
     def _lost_sight(self, error: TierError | CatalogError) -> None:
@@ -362,7 +364,8 @@ class Ownership:
             if before is not TierState.OK:
                 logger.info("the tier %s is used, epoch %s", self._store, self.identity.epoch)
         elif has_news:
-            level = logging.ERROR if state is TierState.FENCED else logging.WARNING
+            is_bad = state is TierState.FENCED and not self.identity.node
+            level = logging.ERROR if is_bad else logging.WARNING
             logger.log(level, "tier: %s", sentence)
         self._use.ownership_changed()
         self._changed.unpark_all()

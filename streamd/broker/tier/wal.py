@@ -783,7 +783,7 @@ class StoreConfirms:
     def _end(self, reason: str) -> None:
         """The log has ended, by another server in most cases: nothing is confirmed any more."""
         self._is_over = True
-        self.watch.failed(reason, trio.current_time())
+        self.watch.ended(reason, trio.current_time())
         self._changed.unpark_all()
         for stream in self._streams.values():
             if stream.opened is not None:

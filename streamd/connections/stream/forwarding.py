@@ -81,8 +81,17 @@ class Forwarding:
             return None
         return shards.node(row.shard) if row.shard else self.leader()
 
-    def operation(self, request: Operation[Any]) -> Callable[[Name], Awaitable[Any]] | None:
+    def look_soon(self) -> None:
+        """Another node may lead by now what one has led."""
+        if self._broker.shards is not None:
+            self._broker.shards.look_soon()
+
+    async def operation(self, request: Operation[Any]) -> Callable[[Name], Awaitable[Any]] | None:
         """What carries out an operation for a user; None where this server does."""
+        if request.AT is At.WRITER:
+            host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]
+            if host is not None:
+                await host.led_soon([request.stream])  # type: ignore[attr-defined]
         node = self._node_for(request)
         if node is None:
             return None

@@ -100,7 +100,9 @@ class Relay:
             self._refuse(command, Refused(Reason.PRECONDITION_FAILED, "its number is in use"))
             return True
         elif isinstance(command, _OF_STREAM):
-            node = self._forwarding.node_of(self._context.host, as_sent(command.stream))
+            host, name = self._context.host, as_sent(command.stream)
+            await host.led_soon([name])
+            node = self._forwarding.node_of(host, name)
             return node is not None and await self._ask(node, command)
         elif self.is_for_others(command):
             kind = type(command)
@@ -146,6 +148,8 @@ class Relay:
         if kind in _DECLARES and answer.code == OK:
             field = _DECLARES[kind]
             self._used[field, getattr(command, field)] = _Used(way, as_sent(command.stream))
+        elif kind in _DECLARES and answer.code == ResponseCode.STREAM_NOT_AVAILABLE:
+            self._forwarding.look_soon()
         elif kind in _ENDS:
             self._used.pop((_ENDS[kind], getattr(command, _ENDS[kind])), None)
         self._context.answer(answer)
@@ -226,6 +230,7 @@ class Relay:
         found = {k: used for k, used in self._used.items() if used.way is way}
         if stream is not None:
             found = {k: used for k, used in found.items() if used.stream == stream}
+        self._forwarding.look_soon()
         for key in found:
             del self._used[key]
         for name in dict.fromkeys(used.stream for used in found.values()):

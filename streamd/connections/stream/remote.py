@@ -89,8 +89,10 @@ class RemoteStream:
     async def _run(self) -> None:
         try:
             own, shards = self._broker.node, self._broker.shards
-            leader = None if shards is None else shards.node(self._shard)
-            if own is not None and leader is not None and leader.name:
+            assert own is not None and shards is not None  # noqa: PT018, S101 - it is led elsewhere
+            await shards.led_soon([self._shard])
+            leader = shards.node(self._shard)
+            if leader is not None and leader.name:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._end_when_gone, leader, nursery.cancel_scope)
                     with suppress(Refused):  # so is everything that waits

@@ -159,7 +159,9 @@ class Streams:
     async def _metadata(self, command: c.Metadata) -> None:
         streams: list[StreamMetadata] = []
         brokers: dict[tuple[str, int], int] = {}
-        async for name in in_turns(dict.fromkeys(map(as_sent, command.streams))):
+        names = dict.fromkeys(map(as_sent, command.streams))
+        await self._context.host.led_soon(names)
+        async for name in in_turns(names):
             code = self._code(name)
             address = self._leader(name) if code == OK else None
             leader = NO_LEADER

@@ -314,3 +314,24 @@ async def test_moving_to_a_node_that_there_is_not(tmp_path: Path) -> None:
         answer = await manage(await three["a"].peer(), MoveShard(shard="b", node="d"))
         assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
         assert answer.reason.startswith("there is no node 'd', or it is gone")
+
+
+async def test_who_publishes_goes_on_within_a_second_of_a_move(tmp_path: Path) -> None:
+    """Heartbeats say who leads every few seconds; who is asked for the stream looks at them now."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        publisher = await _publisher(three["c"], stream)
+        for number, node in enumerate("acb", 1):
+            answer = await manage(await three["a"].peer(), MoveShard(shard="b", node=node))
+            assert answer.code == OK
+            moved_at = trio.current_time()
+            await publisher.publish(bodies(0), first_id=1)
+            while not isinstance(await publisher.next(), c.MetadataUpdate):
+                pass
+            publisher = await _publisher(three["c"], stream)
+            await publisher.store(bodies(0), first_id=1 + number * A_FRAME)
+            assert trio.current_time() - moved_at < 1
+            told = await publisher.ask(c.Metadata, (stream,))
+            assert [host for _, host, _ in told.brokers] == [f"{node}.example"]
