@@ -287,15 +287,15 @@ class StreamFollower:
         while True:
             await self._log_wanted.wait()
             self._num_begun += 1
-            self._log_fault = "the log of metadata could not be read; see the log of the server"
+            fault = "the log of metadata could not be read; see the log of the server"
             try:
                 await self._read_log()
                 await self._show_what_changed()
-                self._log_fault = ""
+                fault = ""
             except (SegmentsError, CatalogError) as error:
-                self._log_fault = str(error)
+                fault = str(error)
             finally:
-                self._num_read = self._num_begun
+                self._num_read, self._log_fault = self._num_begun, fault
                 self._log_was_read.unpark_all()
 
     async def _read_log(self) -> None:

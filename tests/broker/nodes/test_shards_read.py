@@ -157,6 +157,25 @@ async def test_a_client_that_goes_away_while_the_log_is_read(tmp_path: Path) -> 
         assert num_stopped == 0
 
 
+async def test_all_who_wait_hear_what_came_of_it(tmp_path: Path) -> None:
+    """Another reading begins while they are being woken."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        assert three["b"].server is not None
+        read_on, num_times = three["b"].server.server.broker.read_on, 0
+
+        async def wait() -> None:
+            nonlocal num_times
+            for _ in range(20):
+                assert await read_on()
+                num_times += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(wait)
+        assert num_times == 400
+
+
 async def test_confirmed_before_the_log_has_the_stream(tmp_path: Path) -> None:
     """The log of metadata cannot be written for a moment; the shard can."""
     async with cluster(tmp_path) as nodes:
