@@ -164,15 +164,17 @@ async def test_all_who_wait_hear_what_came_of_it(tmp_path: Path) -> None:
         assert three["b"].server is not None
         read_on, num_times = three["b"].server.server.broker.read_on, 0
 
-        async def wait() -> None:
+        async def wait(pause: int) -> None:
             nonlocal num_times
             for _ in range(20):
                 assert await read_on()
                 num_times += 1
+                for _ in range(pause):
+                    await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(wait)
+            for pause in range(20):
+                nursery.start_soon(wait, pause)
         assert num_times == 400
 
 
