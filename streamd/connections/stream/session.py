@@ -91,6 +91,8 @@ class Session:
         """
         if self._has_others and self._relay.is_for_others(command):
             return False
+        if isinstance(command, c.StoreOffset) and self._is_member and self._is_unknown(command):
+            return False
         handler = self._at_once.get(type(command))
         return handler is not None and not self._context.outbox.is_full and handler(command)
 
@@ -100,8 +102,7 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
-        is_member = self._context.host.read_only is not None
-        if is_member and self._context.broker.shards is not None:
+        if self._is_member:
             may_be_done = await self._look_elsewhere(command)
             if not may_be_done:
                 self._refuse(command)
@@ -158,19 +159,28 @@ class Session:
             Whether the command can be carried out: what is confirmed or changed in an earlier life
             of a stream would be lost.
         """
-        named = [getattr(command, "stream", None), getattr(command, "super_stream", None)]
-        named += getattr(command, "streams", ())
-        host = self._context.host
-        names = (as_sent(name) for name in named if name)
-        is_unknown = any(not host.has_stream(n) and not host.topology.has(n) for n in names)
         match command:
             case c.Manage(_, operation, _):
                 changes = self._context.is_node and operation != ListLed.NAME
             case _:
                 changes = isinstance(command, c.DeclarePublisher)
-        if is_unknown or changes or isinstance(command, c.Subscribe):
+        if changes or isinstance(command, c.Subscribe) or self._is_unknown(command):
             return await self._context.broker.read_on() or not changes
         return True
+
+    @property
+    def _is_member(self) -> bool:
+        """Another node declares what there is, and this one may lead some of it."""
+        context = self._context
+        return context.broker.shards is not None and context.host.read_only is not None
+
+    def _is_unknown(self, command: c.ClientCommand) -> bool:
+        """It names a stream that is not here."""
+        named = [getattr(command, "stream", None), getattr(command, "super_stream", None)]
+        named += getattr(command, "streams", ())
+        host = self._context.host
+        names = (as_sent(name) for name in named if name)
+        return any(not host.has_stream(n) and not host.topology.has(n) for n in names)
 
     def _refuse(self, command: Any) -> None:  # noqa: ANN401 - of any kind that is answered
         logger.info("not done: the log of metadata cannot be read at the moment")

@@ -356,3 +356,16 @@ async def test_who_publishes_goes_on_within_a_second_of_a_move(tmp_path: Path) -
             assert trio.current_time() - moved_at < 1
             told = await publisher.ask(c.Metadata, (stream,))
             assert [host for _, host, _ in told.brokers] == [f"{node}.example"]
+
+
+async def test_an_offset_that_is_stored_right_after_its_stream_was_created(tmp_path: Path) -> None:
+    """The node that leads the shard has not read of the stream yet."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        await _placed(three["a"], *NAMES)
+        for number, node in enumerate("aabbcc"):
+            peer = await three[node].peer()
+            await peer.create(f"t{number}", **SPREAD)
+            await peer.send(c.StoreOffset("group", f"t{number}", 123))
+            answer = await peer.ask(c.QueryOffset, "group", f"t{number}")
+            assert (answer.code, answer.offset) == (OK, 123), (number, node)
