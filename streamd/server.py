@@ -223,6 +223,7 @@ class Server:
         self.engine.elsewhere, self.engine.refresh = forwarding.operation, forwarding.refresh
         if broker.shards is not None:
             broker.shards.remote = partial(RemoteStream, broker)
+            broker.shards.have_node_read = forwarding.have_read
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in

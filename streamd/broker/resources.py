@@ -1,7 +1,7 @@
 """What all virtual hosts of a server have in common."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -102,12 +102,17 @@ class Shards(Protocol):
 
     Attributes:
         remote: gives what publishes to a stream of a virtual host and a shard.
+        have_node_read: returns when another node knows what is declared by now.
     """
 
     def node(self, shard: str) -> LeaderFacts | None:
         """Who leads a shard; None where this node does, one without a name while nobody does."""
 
     remote: Callable[[Name, Name, str], Remote | None]
+    have_node_read: Callable[[LeaderFacts], Awaitable[None]]
+
+    async def have_read(self, shards: Collection[str]) -> None:
+        """Return when who leads them knows what is declared by now, if that is soon."""
 
     def look_soon(self) -> None:
         """A shard may have another leader by now."""

@@ -3,7 +3,15 @@
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -433,8 +441,10 @@ class VirtualHost:
             turn.found.add(Subject(self.name, name))
             if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
+            shards = self._shards_of([name])
             await self._delete(turn, [name], answer)
         if turn.ended:
+            await self._tell_leaders(shards)
             answer()
 
     async def delete_super_stream(
@@ -459,9 +469,20 @@ class VirtualHost:
             turn.found.add(Subject(self.name, name))
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
             check(names)
+            shards = self._shards_of(names)
             await self._delete(turn, names, answer, name)
         if turn.ended:
+            await self._tell_leaders(shards)
             answer()
+
+    def _shards_of(self, names: Iterable[Name]) -> set[str]:
+        rows = map(self._streams.find_row, names)
+        return {row.shard for row in rows if row is not None and row.shard}
+
+    async def _tell_leaders(self, shards: Collection[str]) -> None:
+        """Who leads streams that are deleted confirms nothing more once that is answered."""
+        if self._resources.shards is not None:
+            await self._resources.shards.have_read(shards)
 
     async def _delete(
         self,
@@ -635,8 +656,7 @@ class VirtualHost:
         """Return when somebody leads each of some streams, if that is soon."""
         shards = self._resources.shards
         if shards is not None:
-            rows = map(self._streams.find_row, names)
-            await shards.led_soon({row.shard for row in rows if row is not None and row.shard})
+            await shards.led_soon(self._shards_of(names))
 
     async def load_again(self, shard: str) -> None:
         """Another node leads a shard from now on, or this one: its streams begin anew."""

@@ -14,6 +14,7 @@ from streamd.operations.cluster import (
     LedStream,
     ListLed,
     MoveShard,
+    ReadOn,
     node_of,
 )
 from streamd.operations.errors import Reason, Refused
@@ -35,6 +36,7 @@ class Cluster:
             ForgetNode: self._forget,
             MoveShard: self._move,
             ListLed: self._led,
+            ReadOn: self._read_on,
         }
 
     async def _get(self, _call: Call, _request: GetCluster) -> ClusterFacts:
@@ -45,9 +47,12 @@ class Cluster:
         node = self._broker.node
         return None if node is None else node.served_by()
 
+    async def _read_on(self, call: Call, _request: ReadOn) -> None:
+        _check_node(call)
+        await self._broker.read_on()
+
     async def _led(self, call: Call, request: ListLed) -> list[LedStream]:
-        if call.caller.name != NODE:
-            raise Refused(Reason.ACCESS_REFUSED, "it is for other nodes of the cluster")
+        _check_node(call)
         if request.streams:
             of = None if request.vhost is None else self._broker.virtual_hosts.get(request.vhost)
             named = () if of is None else map(of.find_row, request.streams)
@@ -76,3 +81,8 @@ class Cluster:
     async def _forget(self, _call: Call, request: ForgetNode) -> None:
         with store_errors_refuse():
             await node_of(self._broker.node).forget(request.name)
+
+
+def _check_node(call: Call) -> None:
+    if call.caller.name != NODE:
+        raise Refused(Reason.ACCESS_REFUSED, "it is for other nodes of the cluster")

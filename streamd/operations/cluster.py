@@ -159,6 +159,13 @@ class ListLed(Operation[list[LedStream]], frozen=True, kw_only=True):
     streams: tuple[Name, ...] = ()
 
 
+class ReadOn(Operation[None], frozen=True, kw_only=True):
+    """Return when this node knows what is declared by now; for other nodes."""
+
+    NAME = "cluster.read_on"
+    AT = At.HERE
+
+
 class MoveShard(Operation[None], frozen=True, kw_only=True):
     """Have a node lead the streams that were placed at one, until it ends; it does on return."""
 

@@ -72,6 +72,10 @@ def _nothing(_host: Name, _name: Name, _shard: str) -> None:
     """Nobody publishes elsewhere."""
 
 
+async def _nobody_reads(_node: LeaderFacts) -> None:
+    """There are no other nodes."""
+
+
 class Shards:
     """The shards of a cluster, as one node has them.
 
@@ -82,6 +86,7 @@ class Shards:
     Attributes:
         peers: the other nodes.
         remote: gives what publishes to a stream of a virtual host and a shard.
+        have_node_read: see resources.Shards.
     """
 
     def __init__(self, config: Config, node: Node) -> None:
@@ -89,6 +94,7 @@ class Shards:
         self._seconds = float(config.takeover_seconds)
         self.peers = Peers(node.name, node.store, self._seconds, lambda: node.is_alone)
         self.remote: Callable[[Name, Name, str], Remote | None] = _nothing
+        self.have_node_read: Callable[[LeaderFacts], Awaitable[None]] = _nobody_reads
         self._led: dict[str, LedShard] = {}
         self._begun: set[str] = set()  # of these, those whose tier is this node's
         self._elsewhere: dict[str, ServerResources] = {}
@@ -175,6 +181,15 @@ class Shards:
     def node(self, shard: str) -> LeaderFacts | None:
         """See resources.Shards."""
         return self.facts(self.leader(shard))
+
+    async def have_read(self, shards: Collection[str]) -> None:
+        """See resources.Shards."""
+        nodes = {name: self.facts(name) for name in map(self.leader, shards) if name}
+        with trio.move_on_after(_LEADER_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for node in nodes.values():
+                    if node is not None and node.name:
+                        nursery.start_soon(self.have_node_read, node)
 
     def look_soon(self) -> None:
         """See resources.Shards."""

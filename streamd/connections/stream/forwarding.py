@@ -25,7 +25,7 @@ from streamd.connections.stream.response_codes import code_of
 from streamd.hop.declared import answer_of
 from streamd.hop.messages import encode
 from streamd.net.turns import in_turns
-from streamd.operations.cluster import LeaderFacts, ListLed
+from streamd.operations.cluster import LeaderFacts, ListLed, ReadOn
 from streamd.operations.declaration import At, Operation
 from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
@@ -100,6 +100,11 @@ class Forwarding:
             return await self._ask(node, user, request)
 
         return ask
+
+    async def have_read(self, node: LeaderFacts) -> None:
+        """See resources.Shards.have_node_read; where it is not reached, it hears of it later."""
+        with suppress(Refused):
+            await self._ask(node, NODE, ReadOn())
 
     async def refresh(self, host: Name | None = None, streams: Collection[Name] = ()) -> None:
         """See Engine.refresh."""

@@ -14,7 +14,7 @@ from streamd.connections.stream.relay import Relay
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
-from streamd.operations.cluster import ListLed
+from streamd.operations.cluster import ListLed, ReadOn
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.errors import Refused
 from streamd.operations.names import as_sent
@@ -25,6 +25,8 @@ from streamd.wire.stream.fields import CommandVersions
 __all__ = ["Context", "Session"]
 
 logger = logging.getLogger(__name__)
+
+_OF_NODES = (ListLed.NAME, ReadOn.NAME)  # which are of no stream
 
 # What clients may send, with versions, in RabbitMQ's order: one client finds Publish by its place.
 _VERSIONS = tuple(
@@ -161,7 +163,7 @@ class Session:
         """
         match command:
             case c.Manage(_, operation, _):
-                changes = self._context.is_node and operation != ListLed.NAME
+                changes = self._context.is_node and operation not in _OF_NODES
             case _:
                 changes = isinstance(command, c.DeclarePublisher)
         if changes or isinstance(command, c.Subscribe) or self._is_unknown(command):

@@ -131,8 +131,6 @@ async def test_a_client_that_goes_away_while_the_log_is_read(tmp_path: Path) -> 
         await trio.sleep(5)
         peer = await three["a"].peer()
         waiting = [await three["b"].peer() for _ in range(3)]
-        assert await peer.code(c.Delete, stream) == OK
-        await peer.create(stream, **SPREAD)
         assert three["b"].server is not None
         host = three["b"].server.server.broker.virtual_hosts[HOST]
         follow, is_followed = host.follow, trio.Event()
@@ -147,6 +145,8 @@ async def test_a_client_that_goes_away_while_the_log_is_read(tmp_path: Path) -> 
             num_stopped -= 1
 
         host.follow = slow  # type: ignore[method-assign]
+        assert await peer.code(c.Delete, stream) == OK
+        await peer.create(stream, **SPREAD)
         for one in waiting:
             await one.send(c.DeclarePublisher(1, 1, "", stream))
         await is_followed.wait()
@@ -369,3 +369,19 @@ async def test_an_offset_that_is_stored_right_after_its_stream_was_created(tmp_p
             await peer.send(c.StoreOffset("group", f"t{number}", 123))
             answer = await peer.ask(c.QueryOffset, "group", f"t{number}")
             assert (answer.code, answer.offset) == (OK, 123), (number, node)
+
+
+async def test_nothing_is_confirmed_once_a_deletion_is_answered(tmp_path: Path) -> None:
+    """The node that leads the shard hears of it before."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        for node in "bc":
+            stream = _of(leaders, node)
+            publisher, peer = await _publisher(three[node], stream), await three["a"].peer()
+            await publisher.store(bodies(0))
+            assert await peer.code(c.Delete, stream) == OK
+            await publisher.publish(bodies(0), first_id=A_FRAME + 1)
+            told = [await publisher.next(), await publisher.next()]
+            assert [type(one) for one in told] == [c.MetadataUpdate, c.PublishError]
+            await publisher.vanish()
