@@ -143,6 +143,9 @@ class Shards(Protocol):
     def resources(self, shard: str) -> "ServerResources":
         """What the streams of a shard have, instead of what the others have."""
 
+    async def know_nodes(self) -> None:
+        """Return when all nodes are known that there are now, if that is soon; see `place`."""
+
     def place(self, arguments: Arguments, beside: Counter[str]) -> str:
         """The shard of a stream that is declared with these arguments; empty for none.
 

@@ -268,6 +268,7 @@ class VirtualHost:
             For each why it was refused, None for a stream that was created; see `create`.
         """
         outcomes: list[Refused | None] = []
+        await self._know_nodes()
         try:
             await self._create_wanted(wanted, check, outcomes)
         except Refused as refused:
@@ -355,6 +356,7 @@ class VirtualHost:
             for binding in bindings:
                 catalog.put_binding(binding)
 
+        await self._know_nodes()
         async with self._resources.catalog.turn(self._streams.while_there(check)) as turn:
             turn.found.update(Subject(self.name, one) for one in (row.name, *partitions))
             if self.topology.has(row.name):  # super streams are exchanges, too
@@ -370,6 +372,11 @@ class VirtualHost:
         logger.info(
             "created super stream %s with %s partitions", row.name, len(partitions), extra=CHANGE
         )
+
+    async def _know_nodes(self) -> None:
+        """Before streams are placed, so that one that has just joined gets some, too."""
+        if self._resources.shards is not None:
+            await self._resources.shards.know_nodes()
 
     def _placed(self, rows: Iterable[StreamRow]) -> list[StreamRow]:
         """The same streams, each at the node that is to lead it."""

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from segments.errors import SegmentsError
 from streamd.cli.terminal import Failed, ReaderLeft, write
 from streamd.config import OFF, PORTS, Config, ConfigError, Value
 from streamd.operations.arguments import STORE
@@ -150,7 +151,8 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
                 node.look()
                 if not is_told and node.process.poll() is not None:
                     raise Failed("a node of the cluster does not start; its log says why")
-            if not is_told and len(nodes) == len(wanted) and all(node.ready for node in nodes):
+            are_ready = len(nodes) == len(wanted) and all(node.ready for node in nodes)
+            if not is_told and are_ready and _lead_all(wanted[0], settings.tier_endpoint):
                 _say_ready(f"{nodes[0].ready} nodes={len(nodes)}")
                 is_told = True
             time.sleep(0.05)
@@ -160,6 +162,22 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
             node.stop()
         for node in nodes:
             node.wait(max(0.1, end - time.monotonic()))
+
+
+def _lead_all(settings: Mapping[str, Value], endpoint: str) -> bool:
+    """Each node leads streams of its own, so that those that are declared now are spread."""
+    from segments.store.stores import open_store  # noqa: PLC0415 - where several nodes are asked for
+    from streamd.broker.nodes.report import read_cluster  # noqa: PLC0415 - as above
+
+    try:
+        found = read_cluster(open_store(str(settings["tier"]), endpoint), _now_ms())
+    except SegmentsError:
+        return False
+    return all(one.name in one.shards for one in found.nodes if one.is_there)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _say_ready(line: str) -> None:

@@ -5,6 +5,7 @@ is known here is a guess, for which nothing needs to be true.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
@@ -69,6 +70,7 @@ class Peers:
     Attributes:
         nodes: by name.
         num_rounds: how often all of them were read.
+        listed_at: when it was looked last which there are, by trio's clock.
     """
 
     def __init__(
@@ -78,6 +80,10 @@ class Peers:
         self.nodes: dict[str, Peer] = {}
         self.num_rounds = 0
         self._name, self._store, self._seconds = name, store, seconds
+        self._list_at, self.listed_at = 0.0, -math.inf
+
+    def list_soon(self) -> None:
+        """There may be others: the next look is to see which."""
         self._list_at = 0.0
 
     @property
@@ -117,6 +123,7 @@ class Peers:
                 del self.nodes[name]  # somebody has made others forget it
             for name in names - self.nodes.keys():
                 self.nodes[name] = Peer(self._seconds)
+            self.listed_at = now
             self._list_at = now + (_LONE_LIST_SECONDS if self._is_alone() else _LIST_SECONDS)
         asked = trio.current_time()
         names_now = [name for name, peer in self.nodes.items() if self._is_due(peer)]

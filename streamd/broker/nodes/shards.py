@@ -191,6 +191,15 @@ class Shards:
                     if node is not None and node.name:
                         nursery.start_soon(self.have_node_read, node)
 
+    async def know_nodes(self) -> None:
+        """See resources.Shards."""
+        since = trio.current_time() - _SHORTEST_PAUSE
+        with trio.move_on_after(_LEADER_SECONDS):
+            while self.peers.listed_at < since:
+                self.peers.list_soon()
+                self._look_wanted.set()
+                await self._looked.park()
+
     def look_soon(self) -> None:
         """See resources.Shards."""
         self._look_wanted.set()

@@ -219,8 +219,12 @@ class Relay:
             self._end(way)
 
     def _leads(self, way: _Way) -> bool:
-        """The node still leads all that this client has there."""
-        of_host = self._context.host
+        """The node is there, and still leads all that this client has there."""
+        of_host, shards = self._context.host, self._context.broker.shards
+        there = None if shards is None else shards.facts(way.node.name)
+        known = {one.start for one in (there, self._forwarding.leader()) if one is not None}
+        if way.node.start not in known:
+            return False
         streams = {used.stream for used in self._used.values() if used.way is way}
         nodes = (self._forwarding.node_of(of_host, name) for name in streams)
         return all(node is not None and node.start == way.node.start for node in nodes)

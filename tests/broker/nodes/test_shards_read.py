@@ -385,3 +385,34 @@ async def test_nothing_is_confirmed_once_a_deletion_is_answered(tmp_path: Path) 
             told = [await publisher.next(), await publisher.next()]
             assert [type(one) for one in told] == [c.MetadataUpdate, c.PublishError]
             await publisher.vanish()
+
+
+async def test_streams_are_spread_from_the_first_moment(tmp_path: Path) -> None:
+    """The leader has been alone, and looks once a minute whether others have come."""
+    async with cluster(tmp_path) as nodes:
+        a = nodes.start("a", confirm="store")
+        await until(lambda: a.is_leader)
+        await trio.sleep(200)
+        peer = await a.peer()
+        await peer.create("t0", **SPREAD)
+        for name in "bc":
+            node = nodes.start(name, confirm="store")
+            await until(lambda: node.is_standby)  # noqa: B023
+            await trio.sleep(0.5)
+        leaders = await _placed(a, *NAMES)
+        assert sorted(leaders.values()) == ["a", "a", "b", "b", "c", "c"]
+
+
+async def test_who_waits_for_a_node_that_stands_still_is_answered(tmp_path: Path) -> None:
+    """Also one that has nothing there yet."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        stream = _of(leaders, "b")
+        peer = await three["a"].peer()
+        three["b"].pause()
+        began_at = trio.current_time()
+        code = await peer.code(c.DeclarePublisher, 1, "", stream)
+        assert code == ResponseCode.STREAM_NOT_AVAILABLE
+        assert trio.current_time() - began_at < 15
+        three["b"].go_on()
