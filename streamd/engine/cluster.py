@@ -1,5 +1,6 @@
 """What is asked of the cluster."""
 
+from contextlib import suppress
 from typing import Any
 
 from streamd.auth.users import NODE
@@ -63,11 +64,16 @@ class Cluster:
         async for row in in_turns(rows):
             host = self._broker.virtual_hosts.get(row.virtual_host)
             stream = None if host is None else host.get_stream(row.name)
-            if not row.shard or host is None or stream is None or host.writer(row.name) is not None:
+            is_led = host is not None and host.writer(row.name) is None
+            if stream is None or not is_led or not (row.shard or request.streams):
                 continue
             f = stream.figures
+            if request.streams:
+                with suppress(Refused):
+                    f = await stream.read_figures()
             if f is not None:
-                parts: tuple[Any, ...] = (*row[:2], row.life, *f[:10], tuple(f.gaps))
+                life = row.life or f.life
+                parts: tuple[Any, ...] = (*row[:2], life, *f[:10], tuple(f.gaps))
                 found.append(LedStream(*parts))
         return found
 

@@ -113,12 +113,19 @@ Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
 class Refresh(Protocol):
     """See Engine."""
 
-    async def __call__(self, host: Name | None = None, streams: Collection[Name] = ()) -> None:
-        """Return when they are known of streams of a virtual host; of all if there are none."""
+    async def __call__(
+        self, host: Name | None = None, streams: Collection[Name] = ()
+    ) -> Collection[Name]:
+        """Return when they are known of streams of a virtual host; of all if there are none.
+
+        Returns:
+            Those of which nobody could be asked.
+        """
 
 
-async def _known(host: Name | None = None, streams: Collection[Name] = ()) -> None:
+async def _known(host: Name | None = None, streams: Collection[Name] = ()) -> Collection[Name]:  # noqa: ARG001
     """This server leads all streams."""
+    return ()
 
 
 async def _nowhere(_request: Operation[Any]) -> None:
@@ -135,8 +142,8 @@ class Engine:
     Attributes:
         elsewhere: gives what has another node of a cluster carry out an operation for a user; None
             where this server does.
-        refresh: returns when figures of streams are known that other nodes lead, if that is soon:
-            those of some as they are now, or those of all as they were a moment ago.
+        refresh: returns when figures of streams are known that other nodes lead: those of some as
+            they are now, or those of all as they were a moment ago; and of which they are not.
     """
 
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:

@@ -145,11 +145,11 @@ class LedStream(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ListLed(Operation[list[LedStream]], frozen=True, kw_only=True):
-    """What the streams have that a node leads of those that were placed at one; for other nodes.
+    """What streams have that a node leads; for other nodes.
 
     Attributes:
         vhost: the virtual host of `streams`.
-        streams: those that are asked about; all if empty.
+        streams: those that are asked about; if empty, all that were placed at a node.
     """
 
     NAME = "cluster.led"

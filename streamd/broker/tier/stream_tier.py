@@ -226,8 +226,9 @@ class TieredStream:
     @property
     def is_confirmed_by_store(self) -> bool:
         """Nothing of it is confirmed that the store does not have."""
-        row = self._row()
-        return row is not None and row.effective.get(CONFIRM) == STORE
+        row, confirms_all = self._row(), self._parts.confirms_all
+        confirm = None if row is None else row.effective.get(CONFIRM, STORE if confirms_all else "")
+        return confirm == STORE
 
     def begin_confirms(self, log: Log) -> WalStream:
         """What is written to its log, which was opened, is confirmed when the store has it."""

@@ -6,7 +6,7 @@ for that one request: they are rare, and nothing of it can be out of date.
 """
 
 import base64
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import starmap
 from typing import Any
@@ -106,49 +106,46 @@ class Forwarding:
         with suppress(Refused):
             await self._ask(node, NODE, ReadOn())
 
-    async def refresh(self, host: Name | None = None, streams: Collection[Name] = ()) -> None:
+    async def refresh(
+        self, host: Name | None = None, streams: Collection[Name] = ()
+    ) -> Collection[Name]:
         """See Engine.refresh."""
         shards = self._broker.shards
         if shards is None:
-            return
+            return ()
         of = None if host is None else self._broker.virtual_hosts.get(host)
         if of is not None and streams:
-            await self._read_all(self._asked_about(of, streams))
-            return
+            await of.led_soon(streams)
+            wanted = {name: self.node_of(of, name) for name in streams}
+            found = await self._read_all(_asked_about(of.name, wanted))
+            return {name for name, node in wanted.items() if node is not None} - found
         async with self._refreshing:
             if trio.current_time() >= self._fresh_until:
                 await self._read_all((node, ListLed()) for node in shards.others())
                 self._fresh_until = trio.current_time() + _FIGURES_SECONDS
+        return ()
 
-    def _asked_about(
-        self, host: VirtualHost, streams: Iterable[Name]
-    ) -> Iterator[tuple[LeaderFacts, ListLed]]:
-        """The nodes that lead some streams, and what each is asked."""
-        found: dict[str, tuple[LeaderFacts, list[Name]]] = {}
-        for name in streams:
-            node = self.node_of(host, name)
-            if node is not None and node.name:
-                found.setdefault(node.name, (node, []))[1].append(name)
-        for node, names in found.values():
-            yield node, ListLed(vhost=host.name, streams=tuple(names))
-
-    async def _read_all(self, asked: Iterable[tuple[LeaderFacts, ListLed]]) -> None:
+    async def _read_all(self, asked: Iterable[tuple[LeaderFacts, ListLed]]) -> set[Name]:
+        """Ask nodes for figures; the names of streams that they have told of."""
+        found: set[Name] = set()
         with trio.move_on_after(_FIGURES_SECONDS):
             async with trio.open_nursery() as nursery:
                 for node, request in asked:
-                    nursery.start_soon(self._read_figures, node, request)
+                    nursery.start_soon(self._read_figures, node, request, found)
+        return found
 
-    async def _read_figures(self, node: LeaderFacts, request: ListLed) -> None:
+    async def _read_figures(self, node: LeaderFacts, request: ListLed, found: set[Name]) -> None:
         with suppress(Refused):  # it is not there: they stay as they are
             async for one in in_turns(await self._ask(node, NODE, request)):
                 host = self._broker.virtual_hosts.get(one.vhost)
                 row = None if host is None else host.find_row(one.stream)
                 stream = None if host is None else host.get_stream(one.stream)
-                is_it = row is not None and row.life == one.life
+                is_it = row is not None and row.life in ("", one.life)
                 if host is None or stream is None or not is_it or host.writer(one.stream) is None:
                     continue
                 numbers, gaps = msgspec.structs.astuple(one)[3:-1], Gaps(starmap(Gap, one.gaps))
                 stream.life.know(LogFigures._make((*numbers, None, 0, None, one.life, gaps)))
+                found.add(one.stream)
 
     async def _ask(self, node: LeaderFacts, user: Name, request: Operation[Any]) -> Any:  # noqa: ANN401
         text = base64.b64encode(encode(request)).decode("ascii")
@@ -189,3 +186,15 @@ class Forwarding:
             raise refused
         await self._broker.read_on()  # who has been answered finds it here, too
         return answers
+
+
+def _asked_about(
+    host: Name, streams: Mapping[Name, LeaderFacts | None]
+) -> Iterator[tuple[LeaderFacts, ListLed]]:
+    """The nodes that lead some streams, and what each is asked."""
+    found: dict[str, tuple[LeaderFacts, list[Name]]] = {}
+    for name, node in streams.items():
+        if node is not None and node.name:
+            found.setdefault(node.name, (node, []))[1].append(name)
+    for node, names in found.values():
+        yield node, ListLed(vhost=host, streams=tuple(names))

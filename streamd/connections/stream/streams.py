@@ -225,9 +225,11 @@ class Streams:
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
         asked = dict.fromkeys(map(as_sent, command.streams))
-        await self._context.engine.refresh(host.name, asked)
+        unknown = await self._context.engine.refresh(host.name, asked)
         streams = [
-            await self._describe(name, looks_at_keys=len(command.streams) == 1)
+            await self._describe(
+                name, is_known=name not in unknown, looks_at_keys=len(command.streams) == 1
+            )
             async for name in in_turns(asked or host.names())
             if asked or rights.allows(Right.READ, name)
         ]
@@ -247,11 +249,16 @@ class Streams:
             code = ResponseCode.STREAM_NOT_AVAILABLE
         self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
 
-    async def _describe(self, name: Name, *, looks_at_keys: bool) -> StreamDescription:
+    async def _describe(
+        self, name: Name, *, is_known: bool, looks_at_keys: bool
+    ) -> StreamDescription:
+        """What there is of a stream; a refusal where its leader could not be asked."""
         try:
             self._context.rights.require(Right.READ, name)
             stream = self._context.host.find(name)
             row = self._context.host.row(name)  # now: later it may be deleted
+            if not is_known:
+                raise Refused(Reason.NOT_AVAILABLE, f"who leads {name} does not answer")
             figures = await stream.read_figures()
             if looks_at_keys:
                 await stream.life.look_at_keys()

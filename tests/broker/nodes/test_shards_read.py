@@ -416,3 +416,25 @@ async def test_who_waits_for_a_node_that_stands_still_is_answered(tmp_path: Path
         assert code == ResponseCode.STREAM_NOT_AVAILABLE
         assert trio.current_time() - began_at < 15
         three["b"].go_on()
+
+
+async def test_what_a_stream_has_is_as_it_is_now_or_is_not_told(tmp_path: Path) -> None:
+    """Consumers read to the end that they are told: what was confirmed is before it."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        creator = await three["a"].peer()
+        await creator.create("here")  # as declared by default: the leader of the cluster leads it
+        for stream, node in (_of(leaders, "b"), "b"), ("here", "a"):
+            publisher = await _publisher(three[node], stream)
+            peers = [await three[name].peer() for name in "abc"]
+            for number in range(3):
+                await publisher.store(bodies(number * A_FRAME), first_id=1 + number * A_FRAME)
+                for peer in peers:
+                    (told,) = (await peer.ask(c.DescribeStreams, (stream,))).streams
+                    assert dict(told.statistics)["messages"] == (number + 1) * A_FRAME
+        await three["b"].kill()
+        for name in "ac":
+            peer = await three[name].peer()
+            (told,) = (await peer.ask(c.DescribeStreams, (_of(leaders, "b"),))).streams
+            assert (told.code, told.statistics) == (ResponseCode.STREAM_NOT_AVAILABLE, ())
