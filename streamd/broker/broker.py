@@ -30,6 +30,7 @@ from streamd.broker.streams.history import History
 from streamd.broker.streams.indexer import Indexer
 from streamd.broker.streams.key_indexer import KeyIndexer
 from streamd.broker.streams.log_keeper import LogKeeper
+from streamd.broker.streams.log_life import LogLife
 from streamd.broker.streams.stream import Stream
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.identity import Identity
@@ -225,9 +226,7 @@ class Broker:
             yield from ((stream, host.folder(stream.name)) for stream in host.streams())
 
     async def _inspect(self, *, says_what_it_finds: bool) -> None:
-        await self._resources.keeper.inspect(
-            lambda: [one.life for one in self.streams()], self.supervisor
-        )
+        await self._resources.keeper.inspect(self.lives, self.supervisor)
         self.has_looked = True
         if says_what_it_finds:
             found = [host.found() for host in self.virtual_hosts.values()]
@@ -303,6 +302,12 @@ class Broker:
         """All streams of all virtual hosts, as the catalog has them."""
         for host in list(self.virtual_hosts.values()):
             yield from (host.row(name) for name in host.names())
+
+    def lives(self, shard: str = "") -> list[LogLife]:
+        """Those of the streams that were placed at a node; at none by default."""
+        hosts = list(self.virtual_hosts.values())
+        found = ((host.find_row(one.name), one) for host in hosts for one in host.streams())
+        return [one.life for row, one in found if row is not None and row.shard == shard]
 
     async def load_again(self, shard: str) -> None:
         """Another node leads a shard from now on, or this one: its streams begin anew."""

@@ -39,7 +39,6 @@ from streamd.broker.nodes.node import Node
 from streamd.broker.nodes.peers import Peers
 from streamd.broker.nodes.shard_follower import follow
 from streamd.broker.resources import ServerResources
-from streamd.broker.streams.log_life import LogLife
 from streamd.broker.streams.publication import Remote
 from streamd.broker.supervisor import Supervisor
 from streamd.broker.tier.pauses import next_pause
@@ -400,7 +399,8 @@ class Shards:
                 text = "node %s leads the shard of node %s, epoch %s"
                 logger.info(text, self._node.name, shard, epoch)
                 supervisor = led.resources.supervisor
-                inspect = partial(self._base.keeper.inspect, partial(self._lives, shard))
+                lives = partial(self._broker.lives, shard)
+                inspect = partial(self._base.keeper.inspect, lives)
                 supervisor.start_once("looking at all streams", partial(inspect, supervisor), shard)
                 await led.tier.ownership.fenced()
                 logger.warning("another node leads the shard of node %s from now on", shard)
@@ -410,11 +410,6 @@ class Shards:
             self.look_soon()
             await self._load(shard)
             self._node.hurry()
-
-    def _lives(self, shard: str) -> list[LogLife]:
-        hosts = list(self._broker.virtual_hosts.values())
-        found = ((host.find_row(one.name), one) for host in hosts for one in host.streams())
-        return [one.life for row, one in found if row is not None and row.shard == shard]
 
     async def _rows(self, shard: str) -> list[StreamRow]:
         await self._read_on()
