@@ -52,6 +52,9 @@ from streamd.operations.tier_reports import TierReports
 
 logger = logging.getLogger(__name__)
 
+_FEW_STREAMS = 100  # are looked at each time
+_ALARM_SECONDS = 50e-6  # that it is good for, for each of the others: a hundred times what it takes
+
 Row = TypeVar("Row", StreamRow, ExchangeRow, Binding)
 
 
@@ -154,12 +157,21 @@ class Broker:
         if shards is not None:
             shards.use(self._resources)
         self.read_on: Callable[[], Awaitable[bool]] = _all_is_known
+        self._has_alarms, self._alarms_until = False, 0.0
         self._changing = trio.Lock()  # which streams there are, and what they work with
 
     @property
     def has_alarms(self) -> bool:
-        """Some stream accepts no messages."""
-        return any(host.alarms() for host in self.virtual_hosts.values())
+        """Some stream accepts no messages; where there are many, as it was a moment ago.
+
+        Each login asks for it: of 10,000 streams, a look at all of them takes as long as ten.
+        """
+        now = trio.current_time()
+        if now >= self._alarms_until:
+            self._has_alarms = any(host.alarms() for host in self.virtual_hosts.values())
+            many = max(0, self._resources.quota.used - _FEW_STREAMS)
+            self._alarms_until = now + _ALARM_SECONDS * many
+        return self._has_alarms
 
     @property
     def read_only(self) -> ReadOnly | None:

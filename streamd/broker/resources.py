@@ -31,32 +31,33 @@ class StreamQuota:
     """How many streams there are in all virtual hosts, and the limit on that.
 
     Attributes:
+        used: how many there are.
         placed: how many of them were placed at a node, by its name.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._used = 0
+        self.used = 0
         self.placed: Counter[str] = Counter()
 
     def check(self, wanted: int) -> None:
         """Raise Refused unless that many more streams can be created."""
-        if self._used + wanted > self._limit:
+        if self.used + wanted > self._limit:
             details = (
-                f"cannot create {wanted:,} more: there are {self._used:,} streams, and the setting "
+                f"cannot create {wanted:,} more: there are {self.used:,} streams, and the setting "
                 f"max_streams is {self._limit:,}"
             )
             raise Refused(Reason.PRECONDITION_FAILED, details)
 
     def count_new(self, shard: str) -> None:
         """A stream was created; `shard` is empty where it was placed nowhere."""
-        self._used += 1
+        self.used += 1
         if shard:
             self.placed[shard] += 1
 
     def count_gone(self, shard: str) -> None:
         """A stream is gone."""
-        self._used -= 1
+        self.used -= 1
         if shard:
             self.placed[shard] -= 1
             if not self.placed[shard]:

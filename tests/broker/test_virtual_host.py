@@ -12,6 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from streamd.net import threads
 from streamd.operations.errors import Refused
+from streamd.operations.names import Name
 from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -430,3 +431,28 @@ async def test_a_folder_with_messages_is_never_deleted_for_a_new_stream(tmp_path
     (aside,) = tmp_path.glob("orphans/unused-*")
     segment = "00000000000000000000.segment"
     assert (aside / segment).read_bytes() == (folders / "original" / segment).read_bytes()
+
+
+async def test_of_many_streams_a_login_does_not_look_at_all(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few it does: they tell at once."""
+    broker, num_looks = server.server.broker, 0
+    (host,) = broker.virtual_hosts.values()
+
+    def look() -> dict[Name, str]:
+        nonlocal num_looks
+        num_looks += 1
+        return {Name("s"): "full"} if num_looks > 10 else {}
+
+    monkeypatch.setattr(host, "alarms", look)
+    for number in range(1, 11):
+        assert not broker.has_alarms
+        assert num_looks == number
+    monkeypatch.setattr(broker._resources.quota, "used", 10_100)
+    assert broker.has_alarms  # the one before was good for that moment
+    monkeypatch.setattr(host, "alarms", dict)
+    await trio.sleep(0.4)
+    assert broker.has_alarms
+    await trio.sleep(0.2)
+    assert not broker.has_alarms

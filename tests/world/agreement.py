@@ -81,6 +81,6 @@ def _left(server: Harness) -> dict[str, int]:
         "observers": sum(len(host.observers) for host in hosts),
         "groups": sum(len(host.groups._groups) for host in hosts),
         "waiters": sum(len(stream.waiters) for host in hosts for stream in host.streams()),
-        "streams too many in the quota": running.broker._resources.quota._used - num_streams,
+        "streams too many in the quota": running.broker._resources.quota.used - num_streams,
         "folders of deleted streams": sum(1 for _ in (server.data / "trash").glob("*")),
     }

@@ -38,7 +38,7 @@ def state(server: Harness) -> dict[str, Any]:
     folders = {(f.parent.name.replace("%2F", "/"), f.name) for f in _folders(server)}
     assert {(row.virtual_host, row.name) for row in rows if row.has_files} <= folders
     assert folders <= {(row.virtual_host, row.name) for row in rows}
-    assert server.server.broker._resources.quota._used == len(rows)
+    assert server.server.broker._resources.quota.used == len(rows)
     return {
         "streams": [row._replace(has_files=False) for row in rows],
         "exchanges": {n: host.topology.rows() for n, host in hosts.items()},
