@@ -49,6 +49,8 @@ class Administration:
         async with self._broker.catalog.turn(check) as turn:
             await self._broker.remove_virtual_host(turn, name)
             self._directory.forget_virtual_host(name)
+        if self._broker.shards is not None:  # who leads its streams confirms nothing more to them
+            await self._broker.shards.have_read()
 
     async def put_permission(self, row: PermissionRow, check: Check = permitted) -> bool:
         """Set what a user may do in a virtual host; returns whether it had no permissions there.

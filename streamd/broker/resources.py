@@ -112,8 +112,8 @@ class Shards(Protocol):
     remote: Callable[[Name, Name, str], Remote | None]
     have_node_read: Callable[[LeaderFacts], Awaitable[None]]
 
-    async def have_read(self, shards: Collection[str]) -> None:
-        """Return when who leads them knows what is declared by now, if that is soon."""
+    async def have_read(self) -> None:
+        """Return when all nodes know what is declared by now, if that is soon."""
 
     def look_soon(self) -> None:
         """A shard may have another leader by now."""

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -284,6 +283,7 @@ class VirtualHost:
     ) -> None:
         """The same; raises Refused where what is told of is not in the tier."""
         rows: dict[Name, StreamRow] = {}
+        placed: list[StreamRow] = []
         async with self._resources.catalog.turn() as turn:
             for name, arguments in wanted:
                 try:
@@ -303,13 +303,15 @@ class VirtualHost:
                     rows[row.name] = row
                     outcomes.append(None)
             if rows:
+                placed = self._placed(rows.values())
                 try:
-                    await self._create(turn, self._placed(rows.values()))
+                    await self._create(turn, placed)
                 except Refused as refused:
                     outcomes[:] = [one or refused for one in outcomes]
                     return
                 for name in rows:
                     logger.info("created stream %s", name, extra=CHANGE)
+        await self._tell_leaders(is_placed=any(row.shard for row in placed))
 
     def _check_new(self, name: Name, declared: Arguments, beside: StreamRow | None) -> None:
         existing = self._streams.find_row(name) or beside
@@ -369,6 +371,7 @@ class VirtualHost:
             await self._create(turn, rows, add)
             turn.made |= turn.found
             self.topology.add(exchange, bindings)
+        await self._tell_leaders(is_placed=any(one.shard for one in rows))
         logger.info(
             "created super stream %s with %s partitions", row.name, len(partitions), extra=CHANGE
         )
@@ -448,10 +451,10 @@ class VirtualHost:
             turn.found.add(Subject(self.name, name))
             if name not in self._streams:
                 raise Refused(Reason.NOT_FOUND, name)
-            shards = self._shards_of([name])
+            is_placed = bool(self._shards_of([name]))
             await self._delete(turn, [name], answer)
         if turn.ended:
-            await self._tell_leaders(shards)
+            await self._tell_leaders(is_placed=is_placed)
             answer()
 
     async def delete_super_stream(
@@ -476,20 +479,25 @@ class VirtualHost:
             turn.found.add(Subject(self.name, name))
             names = list(dict.fromkeys(partitions_of(self.super_streams.find(name))))
             check(names)
-            shards = self._shards_of(names)
+            is_placed = bool(self._shards_of(names))
             await self._delete(turn, names, answer, name)
         if turn.ended:
-            await self._tell_leaders(shards)
+            await self._tell_leaders(is_placed=is_placed)
             answer()
 
     def _shards_of(self, names: Iterable[Name]) -> set[str]:
         rows = map(self._streams.find_row, names)
         return {row.shard for row in rows if row is not None and row.shard}
 
-    async def _tell_leaders(self, shards: Collection[str]) -> None:
-        """Who leads streams that are deleted confirms nothing more once that is answered."""
-        if self._resources.shards is not None:
-            await self._resources.shards.have_read(shards)
+    async def _tell_leaders(self, *, is_placed: bool) -> None:
+        """Who leads streams that were placed confirms nothing more to those that are gone.
+
+        Also before it is answered that one was created, perhaps in the place of one of those: who
+        has deleted that may have gone before others were told.
+        """
+        shards = self._resources.shards
+        if shards is not None and (is_placed or shards.has_streams):
+            await shards.have_read()
 
     async def _delete(
         self,

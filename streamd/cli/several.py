@@ -152,7 +152,7 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
                 if not is_told and node.process.poll() is not None:
                     raise Failed("a node of the cluster does not start; its log says why")
             are_ready = len(nodes) == len(wanted) and all(node.ready for node in nodes)
-            if not is_told and are_ready and _lead_all(wanted[0], settings.tier_endpoint):
+            if not is_told and are_ready and _lead_all(wanted, settings.tier_endpoint):
                 _say_ready(f"{nodes[0].ready} nodes={len(nodes)}")
                 is_told = True
             time.sleep(0.05)
@@ -164,16 +164,17 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
             node.wait(max(0.1, end - time.monotonic()))
 
 
-def _lead_all(settings: Mapping[str, Value], endpoint: str) -> bool:
+def _lead_all(wanted: Sequence[Mapping[str, Value]], endpoint: str) -> bool:
     """Each node leads streams of its own, so that those that are declared now are spread."""
     from segments.store.stores import open_store  # noqa: PLC0415 - where several nodes are asked for
     from streamd.broker.nodes.report import read_cluster  # noqa: PLC0415 - as above
 
     try:
-        found = read_cluster(open_store(str(settings["tier"]), endpoint), _now_ms())
+        found = read_cluster(open_store(str(wanted[0]["tier"]), endpoint), _now_ms())
     except SegmentsError:
         return False
-    return all(one.name in one.shards for one in found.nodes if one.is_there)
+    leading = {one.name for one in found.nodes if one.is_there and one.name in one.shards}
+    return leading.issuperset(str(one["node"]) for one in wanted)
 
 
 def _now_ms() -> int:

@@ -50,7 +50,9 @@ class Cluster:
 
     async def _read_on(self, call: Call, _request: ReadOn) -> None:
         _check_node(call)
-        await self._broker.read_on()
+        if not await self._broker.read_on():
+            details = "the log of metadata cannot be read at the moment"
+            raise Refused(Reason.NOT_AVAILABLE, details)
 
     async def _led(self, call: Call, request: ListLed) -> list[LedStream]:
         _check_node(call)

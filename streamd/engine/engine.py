@@ -21,6 +21,7 @@ from streamd.auth.administration import Administration
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
 from streamd.broker.catalog.writer import Check
+from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
 from streamd.engine.caller import Caller, DoorCaller
 from streamd.engine.registry import ConnectionRegistry
@@ -115,17 +116,20 @@ class Refresh(Protocol):
 
     async def __call__(
         self, host: Name | None = None, streams: Collection[Name] = ()
-    ) -> Collection[Name]:
-        """Return when they are known of streams of a virtual host; of all if there are none.
+    ) -> Mapping[Name, LogFigures | None]:
+        """Ask for streams of a virtual host; for all if there are none.
 
         Returns:
-            Those of which nobody could be asked.
+            What those have that another node leads; None for one of which nobody could be asked.
         """
 
 
-async def _known(host: Name | None = None, streams: Collection[Name] = ()) -> Collection[Name]:  # noqa: ARG001
-    """This server leads all streams."""
-    return ()
+async def _known(
+    host: Name | None = None,  # noqa: ARG001 - this server leads all streams
+    streams: Collection[Name] = (),  # noqa: ARG001
+) -> Mapping[Name, LogFigures | None]:
+    """There is nobody to ask."""
+    return {}
 
 
 async def _nowhere(_request: Operation[Any]) -> None:
@@ -142,8 +146,8 @@ class Engine:
     Attributes:
         elsewhere: gives what has another node of a cluster carry out an operation for a user; None
             where this server does.
-        refresh: returns when figures of streams are known that other nodes lead: those of some as
-            they are now, or those of all as they were a moment ago; and of which they are not.
+        refresh: gives figures of streams that other nodes lead: of some as they are now, and where
+            those of all are asked for, sees that they are known as they were a moment ago.
     """
 
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:

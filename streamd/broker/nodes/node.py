@@ -51,7 +51,6 @@ from streamd.broker.tier.pauses import next_pause
 from streamd.broker.tier.requests import CountedStore, ask
 from streamd.config import Config
 from streamd.net import threads
-from streamd.operations.arguments import STORE
 from streamd.operations.cluster import ClusterFacts, LeaderFacts, NodeFacts
 from streamd.version import __version__
 
@@ -97,7 +96,7 @@ class Node:
         over: set when it is that no longer, and the server has to start anew.
         has_handed_over: the store has all that this node has confirmed as the leader.
         shards: that it leads; None while it can lead none.
-        secret: by which nodes know each other, once it has joined; empty where none asks another.
+        secret: by which nodes know each other, once it has joined.
     """
 
     def __init__(
@@ -248,8 +247,7 @@ class Node:
             beats = Beats(*parts, self._say, self._went)
             await beats.join(is_over)
             self._beats = beats
-        if self.config.confirm == STORE:  # else none asks another for anything
-            self.secret = await retry_store(read_secret, self.store)
+        self.secret = await retry_store(read_secret, self.store)
         note = folder.note_node
         await threads.in_thread(note, self._data, self.name, self._tier, self._start)
         self._has_joined.set()

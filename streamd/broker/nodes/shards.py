@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 _MOVE_SECONDS, _LOOK_SECONDS = 20.0, 0.02
 _LEADER_SECONDS = 2.0  # that a client waits for somebody who leads, as at a node that stands by
+_SILENT_SECONDS = 5.0  # that a node is not asked again which has not read the log
 _SHORTEST_PAUSE = 0.2  # seconds between two looks at the other nodes, whoever waits for them
 _TROUBLE = (RestoreError, SegmentsError, CatalogError, OSError)
 _LONGEST_PAUSE = 5.0  # seconds before it is tried again to lead a shard
@@ -73,6 +74,40 @@ def _nothing(_host: Name, _name: Name, _shard: str) -> None:
 
 async def _nobody_reads(_node: LeaderFacts) -> None:
     """There are no other nodes."""
+
+
+class _Reading:
+    """Has another node read the log of metadata; all who ask while it does share the next time.
+
+    One that does not is left alone for a while: it reads the log by itself every two seconds.
+
+    Args:
+        read: has it do so; raises Refused where it does not.
+    """
+
+    def __init__(self, read: Callable[[LeaderFacts], Awaitable[None]]) -> None:
+        self._read = read
+        self._turn = trio.Lock()
+        self._num_begun = self._num_done = 0
+        self._silent_until = 0.0
+
+    async def done(self, node: LeaderFacts) -> None:
+        """Return when it has read what there is now, if that is soon."""
+        wanted = self._num_begun + 1
+        async with self._turn:
+            if self._num_done >= wanted or trio.current_time() < self._silent_until:
+                return
+            self._num_begun += 1
+            number = self._num_begun
+            with trio.move_on_after(_LEADER_SECONDS) as waiting:
+                while self._num_done < number:
+                    try:
+                        await self._read(node)
+                        self._num_done = number
+                    except Refused:
+                        await trio.sleep(_SHORTEST_PAUSE)
+            if waiting.cancelled_caught:
+                self._silent_until = trio.current_time() + _SILENT_SECONDS
 
 
 class Shards:
@@ -94,6 +129,7 @@ class Shards:
         self.peers = Peers(node.name, node.store, self._seconds, lambda: node.is_alone)
         self.remote: Callable[[Name, Name, str], Remote | None] = _nothing
         self.have_node_read: Callable[[LeaderFacts], Awaitable[None]] = _nobody_reads
+        self._readings: dict[str, _Reading] = {}
         self._led: dict[str, LedShard] = {}
         self._begun: set[str] = set()  # of these, those whose tier is this node's
         self._elsewhere: dict[str, ServerResources] = {}
@@ -181,14 +217,14 @@ class Shards:
         """See resources.Shards."""
         return self.facts(self.leader(shard))
 
-    async def have_read(self, shards: Collection[str]) -> None:
+    async def have_read(self) -> None:
         """See resources.Shards."""
-        nodes = {name: self.facts(name) for name in map(self.leader, shards) if name}
-        with trio.move_on_after(_LEADER_SECONDS):
-            async with trio.open_nursery() as nursery:
-                for node in nodes.values():
-                    if node is not None and node.name:
-                        nursery.start_soon(self.have_node_read, node)
+        async with trio.open_nursery() as nursery:
+            for name in list(self.peers.nodes):
+                node = self.facts(name)
+                if node is not None and node.name:
+                    reading = self._readings.setdefault(name, _Reading(self.have_node_read))
+                    nursery.start_soon(reading.done, node)
 
     async def know_nodes(self) -> None:
         """See resources.Shards."""

@@ -89,6 +89,9 @@ class Forwarding:
     async def operation(self, request: Operation[Any]) -> Callable[[Name], Awaitable[Any]] | None:
         """What carries out an operation for a user; None where this server does."""
         if request.AT is At.WRITER:
+            if not await self._broker.read_on():  # it may be another stream since
+                details = "the log of metadata cannot be read at the moment"
+                raise Refused(Reason.NOT_AVAILABLE, details)
             host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]
             if host is not None:
                 await host.led_soon([request.stream])  # type: ignore[attr-defined]
@@ -102,39 +105,42 @@ class Forwarding:
         return ask
 
     async def have_read(self, node: LeaderFacts) -> None:
-        """See resources.Shards.have_node_read; where it is not reached, it hears of it later."""
-        with suppress(Refused):
-            await self._ask(node, NODE, ReadOn())
+        """See resources.Shards.have_node_read."""
+        await self._ask(node, NODE, ReadOn())
 
     async def refresh(
         self, host: Name | None = None, streams: Collection[Name] = ()
-    ) -> Collection[Name]:
+    ) -> Mapping[Name, LogFigures | None]:
         """See Engine.refresh."""
         shards = self._broker.shards
         if shards is None:
-            return ()
+            return {}
         of = None if host is None else self._broker.virtual_hosts.get(host)
         if of is not None and streams:
             await of.led_soon(streams)
             wanted = {name: self.node_of(of, name) for name in streams}
             found = await self._read_all(_asked_about(of.name, wanted))
-            return {name for name, node in wanted.items() if node is not None} - found
+            return {name: found.get(name) for name, node in wanted.items() if node is not None}
         async with self._refreshing:
             if trio.current_time() >= self._fresh_until:
                 await self._read_all((node, ListLed()) for node in shards.others())
                 self._fresh_until = trio.current_time() + _FIGURES_SECONDS
-        return ()
+        return {}
 
-    async def _read_all(self, asked: Iterable[tuple[LeaderFacts, ListLed]]) -> set[Name]:
-        """Ask nodes for figures; the names of streams that they have told of."""
-        found: set[Name] = set()
+    async def _read_all(
+        self, asked: Iterable[tuple[LeaderFacts, ListLed]]
+    ) -> dict[Name, LogFigures]:
+        """Ask nodes for figures; those that they have told."""
+        found: dict[Name, LogFigures] = {}
         with trio.move_on_after(_FIGURES_SECONDS):
             async with trio.open_nursery() as nursery:
                 for node, request in asked:
                     nursery.start_soon(self._read_figures, node, request, found)
         return found
 
-    async def _read_figures(self, node: LeaderFacts, request: ListLed, found: set[Name]) -> None:
+    async def _read_figures(
+        self, node: LeaderFacts, request: ListLed, found: dict[Name, LogFigures]
+    ) -> None:
         with suppress(Refused):  # it is not there: they stay as they are
             async for one in in_turns(await self._ask(node, NODE, request)):
                 host = self._broker.virtual_hosts.get(one.vhost)
@@ -144,8 +150,9 @@ class Forwarding:
                 if host is None or stream is None or not is_it or host.writer(one.stream) is None:
                     continue
                 numbers, gaps = msgspec.structs.astuple(one)[3:-1], Gaps(starmap(Gap, one.gaps))
-                stream.life.know(LogFigures._make((*numbers, None, 0, None, one.life, gaps)))
-                found.add(one.stream)
+                figures = LogFigures._make((*numbers, None, 0, None, one.life, gaps))
+                stream.life.know(figures)  # while its log is open here, that is shown all the same
+                found[one.stream] = figures
 
     async def _ask(self, node: LeaderFacts, user: Name, request: Operation[Any]) -> Any:  # noqa: ANN401
         text = base64.b64encode(encode(request)).decode("ascii")

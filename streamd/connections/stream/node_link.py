@@ -7,7 +7,7 @@ of the cluster proves (broker/nodes/secret.py).
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -237,18 +237,17 @@ async def open_link(
     if address is None:
         details = f"node {leader.name}, which leads, has no port of the stream protocol without TLS"
         raise Refused(Reason.NOT_AVAILABLE, details)
-    try:
-        with trio.fail_after(_LOGIN_SECONDS):
-            transport = await passing.connect(*address)
-            link = NodeLink(transport, take, room)
-            await link.log_in(secret, user, virtual_host)
-    except (OSError, ssl.SSLError, TransportClosed, trio.TooSlowError) as error:
-        details = f"node {leader.name}, which leads, is not reached at {address}"
-        raise Refused(Reason.NOT_AVAILABLE, details) from error
-    try:
+    async with AsyncExitStack() as stack:
+        try:
+            with trio.fail_after(_LOGIN_SECONDS):
+                transport = await passing.connect(*address)
+                stack.callback(transport.close)
+                link = NodeLink(transport, take, room)
+                await link.log_in(secret, user, virtual_host)
+        except (OSError, ssl.SSLError, TransportClosed, trio.TooSlowError) as error:
+            details = f"node {leader.name}, which leads, is not reached at {address}"
+            raise Refused(Reason.NOT_AVAILABLE, details) from error
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
             yield link
             nursery.cancel_scope.cancel()
-    finally:
-        transport.close()

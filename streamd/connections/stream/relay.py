@@ -101,7 +101,8 @@ class Relay:
             return True
         elif isinstance(command, _OF_STREAM):
             host, name = self._context.host, as_sent(command.stream)
-            await host.led_soon([name])
+            if not isinstance(command, c.StoreOffset):  # which has no answer to wait for
+                await host.led_soon([name])
             node = self._forwarding.node_of(host, name)
             return node is not None and await self._ask(node, command)
         elif self.is_for_others(command):

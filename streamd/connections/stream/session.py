@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import trio
+
 from streamd.broker.streams.stream import Stream
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.finding import Finding
@@ -26,6 +28,7 @@ __all__ = ["Context", "Session"]
 
 logger = logging.getLogger(__name__)
 
+_UNREAD_SECONDS = 5.0  # that the log is not read for an offset, after it could not be
 _OF_NODES = (ListLed.NAME, ReadOn.NAME)  # which are of no stream
 
 # What clients may send, with versions, in RabbitMQ's order: one client finds Publish by its place.
@@ -83,6 +86,7 @@ class Session:
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         at_once = self._publishers.at_once | self._consumers.at_once | self._finding.at_once
         self._at_once: HandlersAtOnce = at_once
+        self._unread_until = 0.0
         context.host.add_observer(self)
 
     def handle_at_once(self, command: c.ClientCommand) -> bool:
@@ -94,7 +98,7 @@ class Session:
         if self._has_others and self._relay.is_for_others(command):
             return False
         if isinstance(command, c.StoreOffset) and self._is_member and self._is_unknown(command):
-            return False
+            return trio.current_time() < self._unread_until  # nobody waits for its answer
         handler = self._at_once.get(type(command))
         return handler is not None and not self._context.outbox.is_full and handler(command)
 
@@ -166,9 +170,11 @@ class Session:
                 changes = self._context.is_node and operation not in _OF_NODES
             case _:
                 changes = isinstance(command, c.DeclarePublisher)
-        if changes or isinstance(command, c.Subscribe) or self._is_unknown(command):
-            return await self._context.broker.read_on() or not changes
-        return True
+        if not (changes or isinstance(command, c.Subscribe) or self._is_unknown(command)):
+            return True
+        is_read = await self._context.broker.read_on()
+        self._unread_until = 0.0 if is_read else trio.current_time() + _UNREAD_SECONDS
+        return is_read or not changes
 
     @property
     def _is_member(self) -> bool:

@@ -1,7 +1,7 @@
 """Streams and super streams: creating, deleting, looking at them."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -225,11 +225,9 @@ class Streams:
     async def _describe_streams(self, command: c.DescribeStreams) -> None:
         host, rights = self._context.host, self._context.rights
         asked = dict.fromkeys(map(as_sent, command.streams))
-        unknown = await self._context.engine.refresh(host.name, asked)
+        told = await self._context.engine.refresh(host.name, asked)
         streams = [
-            await self._describe(
-                name, is_known=name not in unknown, looks_at_keys=len(command.streams) == 1
-            )
+            await self._describe(name, told, looks_at_keys=len(command.streams) == 1)
             async for name in in_turns(asked or host.names())
             if asked or rights.allows(Right.READ, name)
         ]
@@ -250,19 +248,20 @@ class Streams:
         self._context.answer(c.DescribeFiltersResponse(command.correlation_id, code, figures))
 
     async def _describe(
-        self, name: Name, *, is_known: bool, looks_at_keys: bool
+        self, name: Name, told: Mapping[Name, LogFigures | None], *, looks_at_keys: bool
     ) -> StreamDescription:
-        """What there is of a stream; a refusal where its leader could not be asked."""
+        """What there is of a stream; see Engine.refresh for what others have told."""
         try:
             self._context.rights.require(Right.READ, name)
             stream = self._context.host.find(name)
             row = self._context.host.row(name)  # now: later it may be deleted
-            if not is_known:
+            figures = told[name] if name in told else await stream.read_figures()
+            if figures is None:
                 raise Refused(Reason.NOT_AVAILABLE, f"who leads {name} does not answer")
-            figures = await stream.read_figures()
             if looks_at_keys:
                 await stream.life.look_at_keys()
-                figures = await stream.read_figures()
+                now = await stream.read_figures()
+                figures = figures._replace(keys=now.keys) if name in told else now
             self._context.rights.require(Right.READ, name)
         except Refused as refused:
             return StreamDescription(name, code_of(refused), (), ())
