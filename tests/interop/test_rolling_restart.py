@@ -1,6 +1,7 @@
 """Each node of a cluster is stopped and started again, twice around, while clients use it.
 
-Nothing may be refused to them for good, lost or doubled, and no consumer may miss a message.
+Nothing may be refused to them for good, lost or doubled, and no consumer may miss a message. The
+stream is led by the leader of the cluster, or was placed at another node.
 """
 
 import os
@@ -30,9 +31,10 @@ _OPTIONS = ("--confirm", "store", "--confirm-interval-ms", "50", "--takeover-sec
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, "file", *_OPTIONS)
+@pytest.fixture(params=["led by the leader", "placed"])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    options = ("--leader-locator", "balanced") if request.param == "placed" else ()
+    made = Cluster(tmp_path, "file", *_OPTIONS, *options)
     try:
         yield made
     finally:
@@ -81,7 +83,9 @@ async def _restart_all(
 
 async def _create(cluster: Cluster) -> None:
     await cluster.start()
+    await cluster.spread()
     async with connect(cluster.nodes[0].uri) as client:
+        await client.create("before")  # the first one that is placed is at the first node
         await client.create("s")
 
 
