@@ -6,8 +6,9 @@ every message that was taken is stored once, no credit is lost, and the connecti
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -259,8 +260,16 @@ async def create(scene: Scene) -> None:
     await scene.client.create(f"{scene.name}-new")
 
 
+async def repeated(change: Callable[[], Awaitable[object]]) -> None:
+    """A connection that was killed just now may be found so by this change, which is not lost."""
+    while True:
+        with suppress(ConnectionLost):
+            await change()
+            return
+
+
 async def create_again(scene: Scene) -> None:
-    await scene.client.create(f"{scene.name}-new", exist_ok=True)
+    await repeated(partial(scene.client.create, f"{scene.name}-new", exist_ok=True))
     assert await scene.client.exists(f"{scene.name}-new")
 
 
@@ -269,7 +278,7 @@ async def delete(scene: Scene) -> None:
 
 
 async def delete_again(scene: Scene) -> None:
-    await scene.client.delete(f"{scene.name}-new", missing_ok=True)
+    await repeated(partial(scene.client.delete, f"{scene.name}-new", missing_ok=True))
     assert not await scene.client.exists(f"{scene.name}-new")
 
 
