@@ -3,14 +3,7 @@
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -253,7 +246,7 @@ class VirtualHost:
 
     async def create_all(
         self,
-        wanted: Iterable[tuple[Name, Iterable[tuple[str, str]]]],
+        wanted: Sequence[tuple[Name, Iterable[tuple[str, str]]]],
         check: Callable[[Name], None] = _permitted,
     ) -> list[Refused | None]:
         """Create streams, each or not; all that can be created share one change of the catalog.
@@ -267,7 +260,8 @@ class VirtualHost:
             For each why it was refused, None for a stream that was created; see `create`.
         """
         outcomes: list[Refused | None] = []
-        await self._know_nodes()
+        if not all(self.has_stream(name) for name, _ in wanted):
+            await self._know_nodes()
         try:
             await self._create_wanted(wanted, check, outcomes)
         except Refused as refused:
@@ -277,7 +271,7 @@ class VirtualHost:
 
     async def _create_wanted(
         self,
-        wanted: Iterable[tuple[Name, Iterable[tuple[str, str]]]],
+        wanted: Sequence[tuple[Name, Iterable[tuple[str, str]]]],
         check: Callable[[Name], None],
         outcomes: list[Refused | None],
     ) -> None:
@@ -311,7 +305,8 @@ class VirtualHost:
                     return
                 for name in rows:
                     logger.info("created stream %s", name, extra=CHANGE)
-        await self._tell_leaders(is_placed=any(row.shard for row in placed))
+        if placed:  # who declares what is there is told at once
+            await self._tell_leaders(is_placed=any(row.shard for row in placed))
 
     def _check_new(self, name: Name, declared: Arguments, beside: StreamRow | None) -> None:
         existing = self._streams.find_row(name) or beside

@@ -29,6 +29,7 @@ logger = logging.getLogger("streamd")
 
 _PAUSE_SECONDS = 1.0  # before one that has ended is started again
 _STOP_SECONDS = 60.0
+_LOOK_SECONDS = 0.5  # between two looks at the tier
 _READY = "streamd ready "
 _READ_BYTES = 4_096
 
@@ -165,16 +166,23 @@ def run_nodes(settings: Config, file: Sequence[str], flags: Mapping[str, Value])
 
 
 def _lead_all(wanted: Sequence[Mapping[str, Value]], endpoint: str) -> bool:
-    """Each node leads streams of its own, so that those that are declared now are spread."""
+    """Each node leads streams of its own, so that those that are declared now are spread.
+
+    Where they do not yet, it takes a while: each look at a store is paid for.
+    """
     from segments.store.stores import open_store  # noqa: PLC0415 - where several nodes are asked for
     from streamd.broker.nodes.report import read_cluster  # noqa: PLC0415 - as above
 
     try:
         found = read_cluster(open_store(str(wanted[0]["tier"]), endpoint), _now_ms())
     except SegmentsError:
+        time.sleep(_LOOK_SECONDS)
         return False
     leading = {one.name for one in found.nodes if one.is_there and one.name in one.shards}
-    return leading.issuperset(str(one["node"]) for one in wanted)
+    do_all = leading.issuperset(str(one["node"]) for one in wanted)
+    if not do_all:
+        time.sleep(_LOOK_SECONDS)
+    return do_all
 
 
 def _now_ms() -> int:

@@ -5,7 +5,6 @@ The other node sees the user, and checks its rights: that it is a node who asks 
 of the cluster proves (broker/nodes/secret.py).
 """
 
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from streamd.net import passing
 from streamd.net.transport import Transport, TransportClosed
 from streamd.operations.cluster import LeaderFacts
 from streamd.operations.errors import Reason, Refused
-from streamd.wire.stream import NEED_DATA, Connection, Role, codec, commands as c
+from streamd.wire.stream import NEED_DATA, Connection, ProtocolError, Role, codec, commands as c
 from streamd.wire.stream.fields import Pair
 
 PRODUCT, NONCE = "streamd node", "node_nonce"
@@ -123,7 +122,7 @@ class NodeLink:
                 else:
                     self._take(command)
                     await self._room()
-        except TransportClosed:
+        except (TransportClosed, ProtocolError):
             pass
         finally:
             self._end()
@@ -244,7 +243,7 @@ async def open_link(
                 stack.callback(transport.close)
                 link = NodeLink(transport, take, room)
                 await link.log_in(secret, user, virtual_host)
-        except (OSError, ssl.SSLError, TransportClosed, trio.TooSlowError) as error:
+        except (OSError, TransportClosed, ProtocolError, trio.TooSlowError) as error:
             details = f"node {leader.name}, which leads, is not reached at {address}"
             raise Refused(Reason.NOT_AVAILABLE, details) from error
         async with trio.open_nursery() as nursery:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import trio.testing
 
 from streamd.net import passing
 from streamd.net.transport import Transport
@@ -12,11 +13,12 @@ from streamd.operations.names import Name
 from streamd.operations.publishing import PublishMessage
 from streamd.operations.virtual_hosts import AddVirtualHost, DeleteVirtualHost
 from streamd.wire.stream import ResponseCode, commands as c
+from streamd.wire.stream.fields import Pair
 from tests.broker.nodes.support import RunningNode, cluster
 from tests.broker.nodes.test_shards import NAMES, SPREAD, _of, _placed, _publisher, _three
 from tests.broker.nodes.test_shards_read import HOST, manage
 from tests.broker.tier.support import A_FRAME, bodies
-from tests.support.server import OK, Peer
+from tests.support.server import OK, MemoryTransport, Peer
 
 
 async def _told(publisher: Peer) -> set[type[Any]]:
@@ -178,3 +180,40 @@ async def test_a_node_that_does_not_answer_holds_up_one_deletion(tmp_path: Path)
         with trio.fail_after(5):
             for stream in leaders:
                 assert await peer.code(c.Delete, stream) == OK
+
+
+async def test_a_stream_that_is_declared_again_asks_nobody(tmp_path: Path) -> None:
+    """As clients of AMQP do with each start."""
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        peer = await three["a"].peer()
+        await peer.create("s", **SPREAD)
+        connect, num_links = passing.connect, 0
+
+        async def count(host: str, port: int) -> Transport:
+            nonlocal num_links
+            num_links += 1
+            return await connect(host, port)
+
+        passing.connect = count
+        pairs = tuple(Pair(key.replace("_", "-"), value) for key, value in SPREAD.items())
+        assert await peer.code(c.Create, "s", pairs) == ResponseCode.STREAM_EXISTS
+        assert num_links == 0
+        await peer.create("t", **SPREAD)
+        assert num_links == 2
+
+
+async def test_a_node_that_talks_nonsense_is_one_that_does_not_answer(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as nodes:
+        three = await _three(nodes)
+        leaders = await _placed(three["a"], *NAMES)
+        peer = await three["a"].peer()
+
+        async def nonsense(_host: str, _port: int) -> Transport:
+            ours, theirs = trio.testing.memory_stream_pair()
+            await theirs.send_all(b"\0\0\0\x08\xff\xff\xff\xffnono")
+            return MemoryTransport(ours)
+
+        passing.connect = nonsense
+        with trio.fail_after(5):
+            assert await peer.code(c.Delete, next(iter(leaders))) == OK
