@@ -50,6 +50,7 @@ def _fine() -> TierWitness:
         _SEGMENT: Kept(b"abc", "", 0),
         "v1/~snapshots/t/00000000000000000001.ab": _object({"cluster": _CLUSTER}),
     }
+    told.named = told.manifests
     told.status = {"state": "ok", "sentence": "", "epoch": "1"}
     told.status |= {"bytes_waiting": "0", "bytes_remote": "3"}
     told.rows = [{"name": "s", "bytes_remote": "3", "sentence": ""}]

@@ -71,6 +71,7 @@ class TierWitness:
         objects: the store, in the end.
         status: of the server then, and rows of its streams.
         rows: see above.
+        named: what the store named then.
         looked: of the server that only reads, then.
         bad: objects that are not as they should be, then.
         has_offset: what is stored for "app", then.
@@ -97,6 +98,7 @@ class TierWitness:
     objects: Objects = field(default_factory=dict)
     status: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, str]] = field(default_factory=list)
+    named: dict[str, Manifest] = field(default_factory=dict)
     looked: float | None = None
     bad: list[str] = field(default_factory=list)
     has_offset: int | None = None
@@ -203,7 +205,7 @@ def _figures_are_true(told: TierWitness) -> Iterator[str]:
     """how-to/tier.md: "Everything is in the tier", "Waiting are full segments …"."""
     if not told.status:
         return
-    sizes = {name: one.sizes(".segment") for name, one in told.manifests.items()}
+    sizes = {name: one.sizes(".segment") for name, one in told.named.items()}
     expected = {
         "bytes_waiting": 0,
         "bytes_remote": sum(sum(one.values()) for one in sizes.values()),
