@@ -148,19 +148,25 @@ class Tracking:
 
     @classmethod
     def from_snapshot(cls, blocks: Iterable[Block], *, before: int | None = None) -> "Tracking":
-        """The state that `snapshot_blocks` described.
+        """The state that `snapshot_blocks` described; see `add_snapshot`."""
+        tracking = cls()
+        tracking.add_snapshot(blocks, before=before)
+        return tracking
+
+    def add_snapshot(self, blocks: Iterable[Block], *, before: int | None = None) -> None:
+        """Take over what `snapshot_blocks` described, later than what is known.
 
         Args:
-            blocks: the snapshot's blocks.
-            before: leave out sequences of chunks from this offset on (they were lost).
+            blocks: the snapshot's blocks. It has all stored offsets.
+            before: leave out sequences of chunks from this offset on: they were lost, and what is
+                known counts.
         """
-        tracking = cls()
+        self._offsets = {}
         for block in blocks:
             if block.kind == OFFSET:
-                tracking._offsets[block.id] = block.value
+                self._offsets[block.id] = block.value
             elif block.chunk_id is not None and (before is None or block.chunk_id < before):
-                tracking._sequences[block.id] = Sequence(block.chunk_id, block.value)
-        return tracking
+                self.set_sequences(block.chunk_id, [(block.id, block.value)])
 
     def apply(self, blocks: Iterable[Block], chunk_id: int) -> None:
         """Apply the blocks of a trailer or delta that stood at `chunk_id`."""

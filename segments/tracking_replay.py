@@ -8,7 +8,7 @@ from segments.chunk_search import chunk_holding
 from segments.codec import Block, Checkpoint, ChunkHeader, JournalRecord
 from segments.disk import Readable
 from segments.errors import FormatError, UnreadableError
-from segments.format_constants import JOURNAL_SNAPSHOT, OFFSET, TRACKING_DELTA, TRACKING_SNAPSHOT
+from segments.format_constants import JOURNAL_SNAPSHOT, TRACKING_DELTA, TRACKING_SNAPSHOT
 from segments.journal import Journal
 from segments.segment import Segment, walk_headers
 from segments.tracking import Tracking
@@ -83,7 +83,6 @@ class _Restorer:
         self.replay_from = 0
         self.snapshot_was_ahead = False
         self._ends_at = ends_at
-        self._has_snapshot = False
         self._salvages = salvages
 
     def take_record(self, record: JournalRecord) -> None:
@@ -98,18 +97,14 @@ class _Restorer:
         elif record.next_offset <= self._ends_at:
             self.tracking = Tracking.from_snapshot(blocks)
             self.replay_from = record.next_offset
-            self._has_snapshot = True
         else:
-            # Chunks that the snapshot knew are lost. Their sequences must go with them, or a
-            # message that its publisher sends again would be taken for a duplicate. A snapshot
-            # before it and the chunks that are left tell what the sequences were; without one
-            # all chunks do. The journal is rewritten: once other chunks have taken those
-            # offsets the snapshot would look valid again.
+            # Chunks that the snapshot knew are lost, or it stands behind a gap. Sequences of lost
+            # chunks must go with them, or a message that its publisher sends again would be taken
+            # for a duplicate. What they were before, the snapshots before it and the chunks that
+            # are left tell. The journal is rewritten: once other chunks have taken those offsets
+            # the snapshot would look valid again.
             self.snapshot_was_ahead = True
-            if not self._has_snapshot:
-                self.tracking = Tracking.from_snapshot(blocks, before=self._ends_at)
-            else:
-                self.tracking.apply((b for b in blocks if b.kind == OFFSET), record.next_offset)
+            self.tracking.add_snapshot(blocks, before=self._ends_at)
 
     def replay(self, segment: Segment) -> None:
         opened = segment.acquire()

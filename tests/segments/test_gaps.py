@@ -15,6 +15,8 @@ from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from segments.verify import verify
+from tests.support.cold import make_cold
+from tests.support.fake_store import FakeStore
 from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
 from tests.support.recorder import Cut, RecordingDisk
 
@@ -98,6 +100,28 @@ class TestPowerFailure:
         assert log.report.steps == log.report.losses == ()
         assert log.next_offset == 11 + OFFSET_GAP
         assert log.segments.gaps.around(10) == Gap(10, 10 + OFFSET_GAP)
+
+    def test_publishers_are_known_where_their_chunks_are_not_here(self) -> None:
+        """Whatever is lost: a publisher is told the last of its messages that is there."""
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"1"], sequences={b"p": 1})
+        log.flush(with_checkpoint=True)
+        append(log, [b"2"], sequences={b"p": 2})
+        log.flush()
+        log = _open(disk := _after_power_failure(disk))
+        make_cold(log, FakeStore())
+        for number in (3, 4):
+            append(log, [b"%d" % number], sequences={b"p": number})
+            log.journal.add_snapshot(log.next_offset)
+        found = set()
+        for seed in range(50):
+            left = disk.power_cut(len(disk.operations), Random(seed))
+            log = _open(RecordingDisk(left, boot=int(disk.boot()) + 1))
+            last = max(map(int, _from(log, OFFSET_GAP)), default=2)
+            assert log.journal.tracking.sequence(b"p") == last
+            found.add(last)
+        assert found == {2, 3, 4}
 
     def test_a_killed_process_leaves_no_gap(self) -> None:
         disk = _disk()
