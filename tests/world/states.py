@@ -183,8 +183,10 @@ class _State:
         has_flushed, is_closed = chance.random() < 0.5, chance.random() < _CLOSED
         if is_closed:
             log.close()
-            found = map(str, verify(self._disk, self._folder))
-            yield from (fault for fault in found if not fault.endswith(_MADE_AGAIN))
+            for fault in verify(self._disk, self._folder):
+                is_rotten = PurePath(fault.path).name in self._rotten
+                if not is_rotten and not str(fault).endswith(_MADE_AGAIN):
+                    yield str(fault)
         elif has_flushed:
             log.flush(with_checkpoint=chance.random() < 0.5)
             asked = chance.choice([*seen, *new]).offset
