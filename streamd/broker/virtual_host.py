@@ -91,7 +91,7 @@ class VirtualHost:
         self.groups = Groups()
         self._resources = resources
         self._streams = StreamTable(name)
-        self._observers: set[StreamObserver] = set()
+        self._observers: dict[StreamObserver, None] = {}
         self._is_gone = False
         self._logs: dict[str, StreamLogs] = {}  # by shard
         self.settings = StreamSettings(
@@ -104,19 +104,19 @@ class VirtualHost:
     # -- observers
 
     @property
-    def observers(self) -> frozenset[StreamObserver]:
+    def observers(self) -> tuple[StreamObserver, ...]:
         """Everything that learns when a stream is gone."""
-        return frozenset(self._observers)
+        return tuple(self._observers)
 
     def add_observer(self, observer: StreamObserver) -> None:
         """From now on, tell an observer when a stream is gone; at once, when the host is."""
-        self._observers.add(observer)
+        self._observers[observer] = None
         if self._is_gone:  # since it was entered
             observer.host_is_gone()
 
     def remove_observer(self, observer: StreamObserver) -> None:
         """Stop telling an observer; an unknown one is ignored."""
-        self._observers.discard(observer)
+        self._observers.pop(observer, None)
 
     # -- loading
 

@@ -5,7 +5,7 @@ Messages that arrive in one read from the socket are given to their stream toget
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from segments.entries import ID_SIZE, Entries
 from streamd.broker.streams.publication import PendingEntries, Publisher
@@ -43,8 +43,8 @@ class Gathering:
 
     def __init__(self, traffic: Traffic) -> None:
         self._gathered: dict[tuple[CountedPublisher, Stream], _Gathered] = {}
-        self._written: set[Stream] = set()
-        self._used: WeakSet[Stream] = WeakSet()
+        self._written: dict[Stream, None] = {}
+        self._used: WeakKeyDictionary[Stream, None] = WeakKeyDictionary()
         self.new_sizes, self._count_sizes = traffic.new_sizes, traffic.count_sizes
 
     def add(
@@ -97,8 +97,8 @@ class Gathering:
             group = Entries(b"".join(numbers), b"".join(entries), count, count, filter_values)
             if stream.contract is not None:
                 group = stream.contract.with_property_keys(group)
-            self._written.add(stream)
-            self._used.add(stream)
+            self._written[stream] = None
+            self._used[stream] = None
             publisher.publishes()
             stream.publish(PendingEntries(publisher, group))
 
@@ -121,7 +121,7 @@ class Gathering:
             tell: called with True before a wait that may take long, for disk, and False after it.
         """
         while self._written:
-            stream = self._written.pop()
+            stream, _ = self._written.popitem()
             is_told = bool(stream.alarm) and not stream.failed
             if is_told:
                 tell(True)

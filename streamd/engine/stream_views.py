@@ -113,7 +113,7 @@ class StreamViews:
             raise Refused(Reason.PRECONDITION_FAILED, details)
         hosts = {
             name: self._broker.virtual_hosts[name]
-            for name in {name for name, _ in request.streams}
+            for name in dict(request.streams)
             if call.caller.sees_host(name) and name in self._broker.virtual_hosts
         }
         chosen = [(hosts[host], name) for host, name in request.streams if host in hosts]

@@ -688,7 +688,7 @@ _READ = [
         "consumers with a filter are woken by what they want",
         "readers",
         _WAITERS,
-        "        for key in self.by_key.keys() & keys:\n            waiters |= self.by_key[key]\n",
+        "        for key in sorted(self.by_key.keys() & keys):\n            waiters |= self.by_key[key]\n",
         "",
     ),
     Guard(

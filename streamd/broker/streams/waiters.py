@@ -59,14 +59,15 @@ class Waiters:
     """
 
     def __init__(self) -> None:
-        self._for_all: set[Waiter] = set()
-        self._for_several: set[Waiter] = set()  # with other keys; they are in `by_key`, too
-        self.by_key: dict[bytes, set[Waiter]] = {}
+        # Each in the order in which they came to wait.
+        self._for_all: dict[Waiter, None] = {}
+        self._for_several: dict[Waiter, None] = {}  # with other keys; they are in `by_key`, too
+        self.by_key: dict[bytes, dict[Waiter, None]] = {}
         self._noted: deque[tuple[int, Collection[bytes]]] = deque()
 
     def __len__(self) -> int:
         """How many waiters there are; one with several keys counts once."""
-        return len(self._for_all.union(*self.by_key.values()))
+        return len(self._all())
 
     def __bool__(self) -> bool:
         return bool(self._for_all or self.by_key)
@@ -74,22 +75,22 @@ class Waiters:
     def add(self, waiter: Waiter) -> None:
         """Wake `waiter` once when more is committed that may be for it."""
         if waiter.keys is None:
-            self._for_all.add(waiter)
+            self._for_all[waiter] = None
             return
         for key in waiter.keys or (_NO_KEY,):
-            self.by_key.setdefault(key, set()).add(waiter)
+            self.by_key.setdefault(key, {})[waiter] = None
         if waiter.other_keys:
-            self._for_several.add(waiter)
+            self._for_several[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
         """Do not wake it."""
-        self._for_all.discard(waiter)
+        self._for_all.pop(waiter, None)
         if self._for_several:
-            self._for_several.discard(waiter)
+            self._for_several.pop(waiter, None)
         for key in waiter.keys or (_NO_KEY,):
             waiting = self.by_key.get(key)
             if waiting is not None:
-                waiting.discard(waiter)
+                waiting.pop(waiter, None)
                 if not waiting:
                     del self.by_key[key]
 
@@ -102,17 +103,24 @@ class Waiters:
         keys: set[bytes] = set()
         while self._noted and self._noted[0][0] <= committed_offset:
             keys.update(self._noted.popleft()[1])
-        waiters, self._for_all = self._for_all, set()
-        for key in self.by_key.keys() & keys:
+        waiters, self._for_all = self._for_all, {}
+        for key in sorted(self.by_key.keys() & keys):
             waiters |= self.by_key[key]
-        if self._for_several:
-            waiters -= {w for w in waiters & self._for_several if _misses(w, keys)}
+        for waiter in self._for_several:
+            if waiter in waiters and _misses(waiter, keys):
+                del waiters[waiter]
         self._wake(waiters)
 
     def wake_all(self) -> None:
         """Something is there of which nobody knows for whom: wake everybody."""
-        waiters, self._for_all = self._for_all.union(*self.by_key.values()), set()
+        waiters, self._for_all = self._all(), {}
         self._wake(waiters)
+
+    def _all(self) -> dict[Waiter, None]:
+        found = dict(self._for_all)
+        for waiting in self.by_key.values():
+            found |= waiting
+        return found
 
     def leave_segment(self) -> Iterator[None]:
         """A new segment has begun: have waiters go there, a few at each step.

@@ -547,7 +547,7 @@ def put_streams(
         names = {(row.virtual_host, row.name) for row in (*wanted, *begun)}
 
         def put(transaction: Transaction) -> None:
-            for host in {row.virtual_host for row in wanted} - hosts:
+            for host in sorted({row.virtual_host for row in wanted} - hosts):
                 transaction.add_virtual_host(host)
             new = [row for row in wanted if (row.virtual_host, row.name) not in known]
             transaction.add_streams(new)

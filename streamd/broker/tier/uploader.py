@@ -42,7 +42,7 @@ class Uploader:
         may_work: Callable[[], bool],
         failed: Callable[[TierError], None],
     ) -> None:
-        self.streams: set[TieredStream] = set()
+        self.streams: dict[TieredStream, None] = {}
         self._supervisor = supervisor
         self._may_work = may_work
         self._failed = failed
@@ -109,7 +109,7 @@ class Uploader:
             stream = self._ready.popleft()
             if stream not in self.streams:
                 stream.is_queued = False
-                self.streams.add(stream)
+                self.streams[stream] = None
                 nursery.start_soon(self._step, stream, name=UPLOADING)
                 return
             self._ready.append(stream)
@@ -138,7 +138,7 @@ class Uploader:
             again = LONGEST_PAUSE
             self._supervisor.failed(UPLOADING, stream.name, error)
         finally:
-            self.streams.discard(stream)
+            self.streams.pop(stream, None)
             self._has_left.unpark_all()
             self._work.set()
         asked_again, stream.asked_again = stream.asked_again, False
