@@ -1,5 +1,9 @@
 """A few worlds, and that the witness misses nothing."""
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +24,18 @@ def test_worlds(tmp_path: Path, seed: int) -> None:
     faults = world.run()
     assert not faults, "\n".join([*faults, *world.events])
     assert len(world.witness.log) > len(world.witness.followers)
+
+
+def test_a_seed_makes_one_world() -> None:
+    """In whatever order sets have what they hold."""
+    command = (sys.executable, "-m", "tests.world.run", "--events", "--seed", "9002")
+    first, again = (
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": h}, capture_output=True)
+        for h in ("1", "2")
+    )
+    folder = re.compile(rb"streamd-world-\w+")
+    assert folder.sub(b"", first.stdout) == folder.sub(b"", again.stdout)
+    assert first.stdout, first.stderr
 
 
 def _fine() -> Witness:
