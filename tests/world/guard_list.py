@@ -688,8 +688,8 @@ _READ = [
         "consumers with a filter are woken by what they want",
         "readers",
         _WAITERS,
-        "        for key in sorted(self.by_key.keys() & keys):\n            waiters |= self.by_key[key]\n",
-        "",
+        "            waiters |= self.by_key[key]\n",
+        "            pass\n",
     ),
     Guard(
         "what is committed in parts wakes for each part",

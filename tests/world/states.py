@@ -183,10 +183,7 @@ class _State:
         has_flushed, is_closed = chance.random() < 0.5, chance.random() < _CLOSED
         if is_closed:
             log.close()
-            for fault in verify(self._disk, self._folder):
-                is_rotten = PurePath(fault.path).name in self._rotten
-                if not is_rotten and not str(fault).endswith(_MADE_AGAIN):
-                    yield str(fault)
+            yield from self._verify()
         elif has_flushed:
             log.flush(with_checkpoint=chance.random() < 0.5)
             asked = chance.choice([*seen, *new]).offset
@@ -211,6 +208,13 @@ class _State:
             yield f"publishers had come to {sequences}, and now to {known}"
         if found and chance.random() < _CUT:
             yield from self._truncate(found, known)
+
+    def _verify(self) -> Iterator[str]:
+        """What `streamd verify` finds, but for what is made again, or was changed on purpose."""
+        for fault in verify(self._disk, self._folder):
+            is_rotten = PurePath(fault.path).name in self._rotten
+            if not is_rotten and not str(fault).endswith(_MADE_AGAIN):
+                yield str(fault)
 
     def _truncate(self, seen: list[Seen], sequences: dict[str, int | None]) -> Iterator[str]:
         """It begins later when that is answered, and as before or later while it goes on."""
