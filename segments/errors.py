@@ -101,10 +101,10 @@ class StorageError(SegmentsError):
 
 
 class CheckpointDueError(StorageError):
-    """A flush with a checkpoint has to come first, so many offsets have been given out."""
+    """A flush with a checkpoint has to come first: of the log, or of so many offsets."""
 
     def __init__(self, path: str) -> None:
-        reason = "more offsets are given out than a checkpoint may be behind"
+        reason = "a checkpoint of what is there has to be on the device before"
         super().__init__("append to", path, OSError(errno.EAGAIN, reason))
         self.shortage, self.args = "a checkpoint is due", (f"cannot append to {path}: {reason}",)
 

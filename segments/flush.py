@@ -390,6 +390,8 @@ class Flushing:
             for path in flush.indexes:
                 if path != growing:
                     self._indexes.pop(path, None)
+        if self._checkpoint is None:  # a torn end would count as damage of what was there
+            self._obstacle = CheckpointDueError(writer.segment.path())
         num_shown = flush.num_held if shows else 0
         shown, self.held = self.held[:num_shown], self.held[num_shown:]
         return shown

@@ -79,8 +79,8 @@ class DroppingDisk(RecordingDisk):
 @pytest.mark.parametrize("takes_checkpoints", [False, True])
 def test_nothing_is_committed_before_its_name_is_on_the_device(takes_checkpoints: bool) -> None:
     disk = FolderDisk()
-    disk.takes_checkpoints = takes_checkpoints
     log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
+    disk.takes_checkpoints = takes_checkpoints
     for number in range(7):
         append(log, [b"%d" % number])
         log.flush()

@@ -278,6 +278,24 @@ class TestPowerFailure:
         assert len(faults) > 5
         assert set(faults) == {""}
 
+    def test_a_log_takes_nothing_before_it_has_a_checkpoint(self) -> None:
+        """Without one a torn end would count as damage, and what comes behind it as sound."""
+        refused = 0
+        for room in range(20):
+            disk = _disk()
+            disk.room = room
+            with suppress(StorageError):
+                log = _open(disk)
+                disk.room = None
+                try:
+                    append(log, [b"0"])
+                except CheckpointDueError:
+                    refused += 1
+                    log.flush()
+                    append(log, [b"0"])
+                assert "checkpoint" in disk.list("s")
+        assert refused
+
     def test_it_waits_for_no_sync_on_opening(self) -> None:
         """There may be thousands of streams."""
         disk = _disk()
