@@ -301,11 +301,11 @@ class Messages:
         witness.hear_stored(name, trio.current_time(), stored, least)
 
     def _lacks_room(self) -> bool:
-        """Whether the disk has refused something a short while ago: offsets wait then."""
+        """Whether the disk refused something, or a server waited, just now: offsets wait then."""
         machine, now = self._world.box.machine, trio.current_time()
         if machine.wrong or machine.num_refused != self._refusals[0]:
             self._refusals = machine.num_refused, now
-        return now < self._refusals[1] + _ROOM_SECONDS
+        return now < max(self._refusals[1], self._world.waited_at) + _ROOM_SECONDS
 
     async def _stored(self, client: Client, name: str) -> int | None:
         try:

@@ -120,6 +120,8 @@ class Sharing:
             if chance.random() < 0.3:
                 await peer.send(c.StoreOffset(_TEAM, STREAM, chunk.header.next_offset - 1))
                 await trio.sleep(chance.choice(_WAITS))
+        elif isinstance(command, c.MetadataUpdate):  # the stream cannot be read, for now
+            raise AssertionError(f"{command}: it subscribes again")
 
     async def _work_alone(self) -> None:
         """A group of one, which goes on behind what it had when its connection was lost."""

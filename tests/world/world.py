@@ -7,6 +7,7 @@ hide where everything happens at once. The witness judges what everybody was tol
 
 import itertools
 import logging
+import math
 import os
 import random
 import signal
@@ -135,6 +136,7 @@ class World:
             the server has just begun to read what it has.
         holds_streams: the same of any stream, and only as long as its server may wait for it.
         parts: those before the one that asks.
+        waited_at: when a server has last said that publishers wait for something.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class World:
         self.pairs: set[tuple[str, str]] = set()
         self.skew_ms, self.was_short = 0, False
         self.beside_seconds = 0.0
+        self.waited_at = -math.inf
         self.nursery: trio.Nursery
         self.began: list[Callable[[Harness], None]] = []
         self.request_seconds: Callable[[], float] = lambda: 0
@@ -568,6 +571,8 @@ class _Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._world.note(f"{record.name}: {record.msg}"[:90], record.getMessage())
+        if "publishers wait" in record.msg:
+            self._world.waited_at = trio.current_time()
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not isinstance(error, _EXPECTED):
             self._world.witness.faults.append(f"the log: {record.getMessage()}: {error!r}")
