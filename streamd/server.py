@@ -227,6 +227,7 @@ class Server:
         self._services = Services(config, broker, directory, self.connections, self.engine)
         self._running: set[Connection] = set()
         self._entering: dict[_Entering, trio.CancelScope] = {}  # and some that are in
+        self._is_draining = False
         self._ours: set[Address] = set()  # this end of connections to the leader
 
     @property
@@ -340,6 +341,8 @@ class Server:
         with trio.CancelScope() as scope:
             self._running.add(connection)
             self._entering[connection] = scope
+            if self._is_draining:
+                scope.cancel()
             try:
                 await connection.run()
             finally:
@@ -350,8 +353,10 @@ class Server:
         """Whether there may be one more connection; says so in the log when not.
 
         At the limit, the oldest connection that has not logged in is closed, also in the middle of
-        its TLS handshake, so that silent peers cannot lock others out.
+        its TLS handshake, so that silent peers cannot lock others out. One that stops takes none.
         """
+        if self._is_draining:
+            return False
         count = len(self._running) + self.handshakes
         if count < self._max_connections:
             return True
@@ -486,7 +491,14 @@ class Server:
             await self.serve(AMQP_IN_DOORS, transport)
 
     async def drain(self) -> None:
-        """Return once all connections have got their answers, and have ended."""
+        """Return once all connections have got their answers, and have ended.
+
+        Those that have not logged in end at once: later nobody would tell them.
+        """
+        self._is_draining = True
+        for connection, scope in list(self._entering.items()):
+            if not connection.is_open:
+                scope.cancel()
         with trio.move_on_after(DRAIN_SECONDS):
             async with trio.open_nursery() as nursery:
                 for connection in self._running:

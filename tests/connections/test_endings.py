@@ -1,6 +1,7 @@
 """An end that the server wants is in order, whatever is spoken: what is stored was confirmed."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,27 @@ async def test_who_does_not_read_does_not_hold_the_end(server: Harness, protocol
     begin = trio.current_time()
     await server.server.drain()
     assert trio.current_time() - begin <= ARRIVED_SECONDS + FAREWELL_SECONDS <= DRAIN_SECONDS
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_nobody_who_logs_in_while_the_server_stops_is_served(
+    server: Harness, steps: int
+) -> None:
+    """Later nobody would tell it, and what it publishes would not be confirmed."""
+    before = await server.peer()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_come, server)
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        await server.server.drain()
+        nursery.start_soon(_come, server)
+        await wait_all_tasks_blocked()
+        assert not server.server.connections
+    await before.ended()
+
+
+async def _come(server: Harness) -> None:
+    peer = server.connect()
+    with suppress(*_GONE):
+        await peer.log_in()
+        await peer.ended()
