@@ -18,6 +18,7 @@ from streamd.wire.amqp091.methods import BasicAck
 from tests.support.amqp import Delivery
 from tests.world import amqp10_peers, peers
 from tests.world.box import GONE
+from tests.world.machine import Machine
 from tests.world.states import States
 from tests.world.witness import Follower, Found, Seen, Sent, Walk, read
 from tests.world.world import Program, World
@@ -261,7 +262,8 @@ class Messages:
             if keeps_itself:
                 offset = "first" if own is None else own + 1
             follower.begins(0 if own is None or not keeps_itself else own + 1)
-            await self._ask_for_stored(client, "" if keeps_itself else name)
+            boot = self._boot()  # messages that have arrived may be of the machine before
+            await self._ask_for_stored(client, "" if keeps_itself else name, boot)
             async with client.consumer(
                 STREAM,
                 offset=offset,
@@ -279,7 +281,7 @@ class Messages:
                     if not keeps_itself and chance.random() < 0.1:
                         await _insist(chance, consumer.store_offset)
                         if chance.random() < 0.3:
-                            await self._ask_for_stored(client, name, seen.offset)
+                            await self._ask_for_stored(client, name, boot, seen.offset)
                     if chance.random() < _LEAVES:
                         raise StreamError("it begins again, in the middle of a chunk")
                     if chance.random() < 0.02:
@@ -287,17 +289,22 @@ class Messages:
 
         await self._world.repeat(name, work, uri=uri)
 
-    async def _ask_for_stored(self, client: Client, name: str, given: int = 0) -> None:
+    def _boot(self) -> tuple[int, Machine]:
+        """The machine, and how often it was started."""
+        machine = self._world.box.machine
+        return machine.num_boots, machine
+
+    async def _ask_for_stored(
+        self, client: Client, name: str, boot: tuple[int, Machine], given: int = 0
+    ) -> None:
         """Ask how far a consumer has come, which has just stored an offset, perhaps."""
         if not name:
             return  # it stores none
-        witness, machine = self._witness, self._world.box.machine
-        boot = machine.num_boots
+        witness, machine = self._witness, boot[1]
         stored = await self._stored(client, name)
         if client.is_read_only or machine.broken_at is not None:
             return  # it counts until that server ends
-        is_same = (boot, machine) == (machine.num_boots, self._world.box.machine)
-        least = given if is_same and not self._lacks_room() else 0
+        least = given if boot == self._boot() and not self._lacks_room() else 0
         witness.hear_stored(name, trio.current_time(), stored, least)
 
     def _lacks_room(self) -> bool:
