@@ -261,6 +261,11 @@ class Flushing:
         )
 
     @property
+    def first_offset(self) -> int:
+        """The log does not begin before it, for certain."""
+        return self._checkpoint.first_offset if self._checkpoint and self._is_written else 0
+
+    @property
     def _is_far_ahead(self) -> bool:
         """Many offsets have been given out that the checkpoint on the device does not have."""
         return self._writer.next_offset - self.sure_offset >= CHECKPOINT_OFFSETS

@@ -474,9 +474,9 @@ class Log:
             number -= 1
         if not (number or self.segments.gone):
             return Removal(self._disk, self.folder, [], None)
-        removal = self._drop(number)
-        self.journal.tracking.forget_offsets_below(self.segments.first_offset)
-        return removal
+        # Offsets stay until the files are gone for certain: a crash may bring the messages back.
+        self.journal.tracking.forget_offsets_below(self.flushing.first_offset)
+        return self._drop(number)
 
     def _drop(self, number: int, rest: Segment | None = None) -> Removal:
         """Take so many of the oldest segments out; `rest` is in the place of the last of them."""

@@ -229,3 +229,31 @@ def test_what_goes_from_a_full_disk_is_never_told_as_lost() -> None:
                 for found in [*left, disk.after_kill(Random(0), count)]:
                     with closing(Log.open("s", policy, found)) as opened:
                         assert not opened.report.losses
+
+
+def test_a_stored_offset_goes_with_its_messages_and_not_before() -> None:
+    policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
+    disk = RecordingDisk()
+    disk.make_folder("s")
+    disk.sync_folder(".")
+    stored = [(0, 0)]  # after so many operations, at least this offset
+    with closing(Log.open("s", policy, disk)) as log:
+        for n in range(9):
+            append(log, [b"%d" % n])
+            log.journal.tracking.store_offset(b"slow", n // 2)
+            log.journal.write_pending(log.next_offset)
+            log.flush(with_checkpoint=True)
+            if log.segments.first_offset <= n // 2:
+                stored.append((len(disk.operations), n // 2))
+            removal = log.expire(0)
+            append(log, [b"more"])
+            log.flush(with_checkpoint=True)
+            removal.run()
+    for count in range(stored[1][0], len(disk.operations) + 1):
+        least = max(offset for at, offset in stored if at <= count)
+        left = [disk.after_power_failure(Random(seed), count) for seed in range(8)]
+        for found in [*left, disk.after_kill(Random(0), count)]:
+            with closing(Log.open("s", policy, found)) as opened:
+                offset = opened.journal.tracking.offset(b"slow")
+                is_there = offset is not None and offset >= least
+                assert is_there or opened.segments.first_offset > least
