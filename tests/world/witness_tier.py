@@ -187,7 +187,8 @@ def _a_life_is_one_stream(told: TierWitness) -> Iterator[str]:
             yield f"of a stream whose lives {sorted(gone)} are over, {sorted(lives)} were read"
             continue
         for (before, life, number), (offset, _, following) in pairwise(seen):
-            if following != number + 1 and offset > cut.get(life, 0):
+            last = before + following - number - 1  # of what is missing, unless a gap comes first
+            if following != number + 1 and min(offset - 1, last) >= cut.get(life, 0):
                 yield f"message {following} at {offset} came behind {number} at {before}"
 
 
