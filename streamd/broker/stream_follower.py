@@ -604,6 +604,9 @@ class StreamFollower:
 
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """See resources.FolderSource."""
+        # Before that it would end where readers of an earlier life of this server have been.
+        with trio.move_on_after(_OPEN_SECONDS):
+            await self._have_slots.wait()
         one = self._followed(virtual_host, name) or Followed([])
         manifest, tracking = one.manifest, Tracking()
         if manifest is not None:

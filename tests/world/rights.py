@@ -33,6 +33,7 @@ _PAUSES = (0, 0.1, 0.4, 2)
 _STEPS = (0, 0, 3, 10, 30)  # of the loop, before something is done while something changes
 _BEFORE_A_CHANGE = (0.02, 0.2, 0.2, 1)
 _A_MOMENT = 0.05  # seconds in which an answer arrives
+_OPENED = 0.5  # the same where messages are counted before: the log may have to be opened
 _ARGUMENTS = {
     "stream-filter-property": "kind",
     "stream-filter-derive": "true",
@@ -118,7 +119,8 @@ def nothing_waits_its_turn_without_a_right(told: Rights) -> Iterator[str]:
         need, is_change = deed.needs[0], "configure" in deed.needs or "Declare" in deed.what
         for span in told.taken[need] if deed.is_done and is_change else ():
             is_within = deed.sent < span.begin < deed.answered < span.end
-            if is_within and deed.seconds > span.seconds + _A_MOMENT:
+            moment = _OPENED if "QueueDeclareOk" in deed.what else _A_MOMENT
+            if is_within and deed.seconds > span.seconds + moment:
                 yield f"{deed}, but the right to it was away {span}"
 
 

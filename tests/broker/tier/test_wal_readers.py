@@ -100,6 +100,27 @@ async def test_a_reader_is_seconds_behind(tmp_path: Path) -> None:
                 assert await reader.bodies(20) == bodies(200)
 
 
+async def test_a_reader_that_has_just_started_ends_where_the_store_does(tmp_path: Path) -> None:
+    """Not where it has read to: an earlier life of it has shown more."""
+    store = FakeStore()
+    async with tiered(tmp_path / "writer", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await _uploaded(server)
+        await peer.store(bodies(20), 21)
+        reads = _Reads(store)
+        reads.is_asleep = True
+        async with _reading(tmp_path, store, reads) as reading, trio.open_nursery() as nursery:
+            late = await reading.peer()
+            nursery.start_soon(late.subscribe, "s", NEXT, 1_000)
+            await passes(2)
+            reads.is_asleep = False
+            await passes(IDLE)
+            await peer.store(bodies(40), 41)
+            with trio.fail_after(IDLE):
+                assert await late.bodies(20) == bodies(40)
+
+
 def manifest_count(store: FakeStore) -> int:
     return sum(key.endswith("/manifest") for key in store.objects)
 
