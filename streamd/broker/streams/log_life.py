@@ -231,7 +231,9 @@ class LogLife:
     def _cannot_open(self, reason: str, *, is_final: bool = False) -> None:
         if self.state is StreamState.GONE:
             return  # deleted while it was opened
-        logger.error("stream %s is not available: %s", self.name, reason)
+        stops = trio.current_effective_deadline() == -math.inf  # the server; nothing is wrong then
+        level = logging.INFO if stops else logging.ERROR
+        logger.log(level, "stream %s is not available: %s", self.name, reason)
         self.state, self.reason = StreamState.UNAVAILABLE, reason
         self._retry_at = math.inf if is_final else trio.current_time() + _RETRY_SECONDS
         self._early.refuse(Reason.NOT_AVAILABLE)

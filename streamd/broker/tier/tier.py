@@ -106,6 +106,8 @@ class Tier:
         self._streams: dict[tuple[Name, Name], TieredStream] = {}
         self._open: dict[TieredStream, None] = {}
         self._waits: set[trio.CancelScope] = set()  # of those who wait for uploads
+        self._catching_up: set[trio.CancelScope] = set()  # logs that are opened, see `confirm`
+        self._confirms_have_ended = False
         self._has_log = trio.Event()
         self.ownership = ownership = Ownership(config, identity, disk, self, open_store)
         self.uploader = Uploader(supervisor, lambda: ownership.may_write, ownership.look_again)
@@ -151,7 +153,7 @@ class Tier:
         start = self._supervisor.start
         start("taking the tier", self.ownership.run)
         start("uploading to the tier", self.uploader.run)
-        start("confirming through the tier", self.confirms.run)
+        start("confirming through the tier", self._run_confirms)
         start("looking at ages in the tier", self._sweep)
         start("removing from the tier", self.removals.run)
         start("logging the catalog in the tier", self._log_catalog)
@@ -223,11 +225,27 @@ class Tier:
             TierError: the store has not answered for a while.
         """
         stream = self._streams[virtual_host, name].begin_confirms(log)
-        with trio.move_on_after(_CATCH_UP_SECONDS):
-            await stream.caught_up()
+        with trio.move_on_after(_CATCH_UP_SECONDS) as waiting:
+            if self._confirms_have_ended:
+                waiting.cancel()
+            self._catching_up.add(waiting)
+            try:
+                await stream.caught_up()
+            finally:
+                self._catching_up.discard(waiting)
         if not stream.is_caught_up:
             reason = self.confirms.watch.cause or self.ownership.sentence or "it takes long"
             raise TierError(f"what its disk has is not in the tier yet: {reason}")
+
+    async def _run_confirms(self) -> None:
+        """Confirm until cancelled; who opens a log is shielded, and would wait in vain then."""
+        self._confirms_have_ended = False
+        try:
+            await self.confirms.run()
+        finally:
+            self._confirms_have_ended = True
+            for waiting in self._catching_up:
+                waiting.cancel()
 
     def _note_open(self, stream: TieredStream, is_open: bool) -> None:
         """The log of a stream was opened, or is closed."""

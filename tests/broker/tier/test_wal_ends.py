@@ -8,6 +8,7 @@ import trio
 from segments import Log, at_offset
 from segments.flush import Flush
 from segments.store.object_names import WAL_FOLDER
+from segments.store.object_store import TierError
 from streamd.broker.catalog.catalog import CatalogError
 from streamd.broker.catalog.transaction import Transaction
 from streamd.broker.tier.wal import WalStream
@@ -19,7 +20,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import bodies, passes, tier_of, tiered
 from tests.support import server as support
 from tests.support.disk import FaultyDisk
-from tests.support.fake_store import FakeStore
+from tests.support.fake_store import WRITES, Call, FakeStore
 from tests.support.logs import append
 from tests.support.server import OK, Harness, Peer
 
@@ -414,3 +415,26 @@ async def test_nothing_goes_to_the_store_while_a_stream_leaves_its_log(tmp_path:
             opened.work.set()
             await passes(2)
             assert _slot(1) in store.objects
+
+
+async def test_a_log_that_is_being_opened_does_not_hold_the_end(tmp_path: Path) -> None:
+    """It waits until the store has what its disk has; after the end nobody stores that."""
+    store = FakeStore()
+    async with tiered(tmp_path, store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await _change(server, "store")
+    store.before = _away  # for slots
+    async with tiered(tmp_path, store) as server:
+        peer = await server.peer()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.code, c.StreamStats, "s")
+            await passes(2)
+            begun = trio.current_time()
+            nursery.cancel_scope.cancel()
+    assert trio.current_time() - begun < 1
+
+
+def _away(call: Call) -> None:
+    if call.name in WRITES and call.key.startswith(WAL_FOLDER):
+        raise TierError("the store is away")
