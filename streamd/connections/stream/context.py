@@ -1,7 +1,7 @@
 """What the commands of one connection work with."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from segments import Log, OffsetSpec, Start
@@ -26,6 +26,17 @@ HandlersAtOnce: TypeAlias = dict[type[Any], Callable[[Any], bool]]
 Handlers: TypeAlias = dict[type[Any], Callable[[Any], Awaitable[None]]]
 
 
+class Notices:
+    """Which streams are gone, of those that a client uses, while its own deletion is answered.
+
+    RabbitMQ answers first. A client that reads answers in the task which takes what it is told
+    would wait for its own.
+    """
+
+    def __init__(self) -> None:
+        self.held: list[str] | None = None
+
+
 class Context(NamedTuple):
     """One connection as its commands see it.
 
@@ -46,6 +57,7 @@ class Context(NamedTuple):
     address: tuple[str, int]
     is_tls: bool
     traffic: ProtocolTraffic
+    notices: Notices
     is_node: bool = False
 
     def answer(self, command: c.ServerCommand) -> None:
@@ -54,6 +66,24 @@ class Context(NamedTuple):
         if code != ResponseCode.OK:
             self.traffic.errors[code] += 1
         self.outbox.put(codec.encode(command))
+
+    def tell_gone(self, stream: str) -> None:
+        """What used a stream has ended; the client is told, behind what it is being answered."""
+        if self.notices.held is not None:
+            self.notices.held.append(stream)
+        else:
+            self.answer(c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream))
+
+    @contextmanager
+    def deleting(self) -> Iterator[None]:
+        """A deletion that the client has asked for is carried out, and answered, in this block."""
+        held = self.notices.held = []
+        try:
+            yield
+        finally:
+            self.notices.held = None
+            for stream in held:
+                self.tell_gone(stream)
 
     async def answer_in_turns(self, command: c.ServerCommand) -> None:
         """Send a command with long arrays; others have their turn while it is encoded."""

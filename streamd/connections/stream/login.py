@@ -12,6 +12,7 @@ from streamd.auth.authentication import PLAIN, AuthenticationFailed, Authenticat
 from streamd.auth.users import Account, Rights
 from streamd.broker.virtual_host import VirtualHost
 from streamd.connections.services import Services
+from streamd.connections.stream.context import Context, Notices
 from streamd.connections.stream.delivery import Delivery
 from streamd.connections.stream.node_link import (
     FRAME_MAX as NODE_FRAME_MAX,
@@ -19,7 +20,6 @@ from streamd.connections.stream.node_link import (
     PRODUCT as NODE_PRODUCT,
 )
 from streamd.connections.stream.response_codes import code_of_login
-from streamd.connections.stream.session import Context
 from streamd.net.outbox import Outbox
 from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.operations.names import as_sent
@@ -167,6 +167,7 @@ class Login:
             self._address,
             self._is_tls,
             self._traffic,
+            Notices(),
             self.is_node,
         )
 

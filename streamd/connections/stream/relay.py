@@ -239,7 +239,7 @@ class Relay:
         for key in found:
             del self._used[key]
         for name in dict.fromkeys(used.stream for used in found.values()):
-            self._context.answer(c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, name))
+            self._context.tell_gone(name)
 
     def _take(self, way: _Way, command: c.Command) -> None:
         """The node says something that was not asked for."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import trio
@@ -108,6 +109,11 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
+        deletes = isinstance(command, c.Delete | c.DeleteSuperStream)
+        with self._context.deleting() if deletes else nullcontext():
+            await self._carry_out(command)
+
+    async def _carry_out(self, command: c.ClientCommand) -> None:
         if self._is_member:
             may_be_done = await self._look_elsewhere(command)
             if not may_be_done:
@@ -233,8 +239,7 @@ class Session:
         """Drop what used the stream, and tell the client once; see virtual_host.StreamObserver."""
         has_published = self._publishers.forget(stream)
         if self._consumers.forget(stream) or has_published:
-            code = ResponseCode.STREAM_NOT_AVAILABLE
-            self._context.answer(c.MetadataUpdate(code, stream.name))
+            self._context.tell_gone(stream.name)
 
     def check_rights(self) -> None:
         """Rights may have changed: drop what is not allowed any more, and tell the client."""

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from segments import StorageError
-from segments.store.object_names import WAL_FOLDER
+from segments.store.object_names import LOG_FOLDER, WAL_FOLDER
 from streamd.broker.tier import wal
 from streamd.operations.arguments import CONFIRM
 from streamd.wire.stream import ResponseCode, commands as c
@@ -257,3 +257,30 @@ async def test_a_turn_that_needs_several_slots_is_confirmed_with_the_last(
         await peer.silence(5)
         store.heal()
         assert len(await peer.confirmed(4)) == 4
+
+
+@pytest.mark.parametrize("confirm", ["local", "store"])
+@pytest.mark.parametrize("is_super", [False, True])
+async def test_a_deletion_is_answered_before_its_client_is_told_that_the_stream_is_gone(
+    tmp_path: Path, confirm: str, *, is_super: bool
+) -> None:
+    """As RabbitMQ does; others are told at once, also while the store is away."""
+    store = FakeStore()
+    async with tiered(tmp_path, store, confirm=confirm) as server:
+        peer, other = await server.peer(), await server.peer()
+        if is_super:
+            assert await peer.code(c.CreateSuperStream, "x", ("s",), ("k",), ()) == OK
+        else:
+            await peer.create("s")
+        for one in (peer, other):
+            await one.subscribe("s")
+            await one.declare("s")
+        await passes(5)
+        store.fail(key=LOG_FOLDER, times=-1)
+        kind: Any = c.DeleteSuperStream if is_super else c.Delete
+        await peer.send(kind(7, "x" if is_super else "s"))
+        assert (await other.expect(c.MetadataUpdate)).stream == "s"
+        store.heal()
+        first, second = await peer.next(), await peer.next()
+        assert (first.correlation_id, first.code) == (7, OK)
+        assert second == c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, "s")
