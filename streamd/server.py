@@ -496,14 +496,17 @@ class Server:
         Those that have not logged in end at once: later nobody would tell them.
         """
         self._is_draining = True
+        # Whoever passes a client on does not know whether it has logged in.
+        open_ones = dict.fromkeys(
+            one for one in self._running if one.is_open or isinstance(one, Passage)
+        )
         for connection, scope in list(self._entering.items()):
-            if not connection.is_open:
+            if connection not in open_ones:
                 scope.cancel()
         with trio.move_on_after(DRAIN_SECONDS):
             async with trio.open_nursery() as nursery:
-                for connection in self._running:
-                    if connection.is_open:
-                        nursery.start_soon(self._stop, connection)
+                for connection in open_ones:
+                    nursery.start_soon(self._stop, connection)
 
     async def hand_over(self, node: Node) -> None:
         """Store what another node lacks that is about to take over; connections have ended.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import trio
 
-from streamd.config import LOGIN_SECONDS
+from streamd.config import ARRIVED_SECONDS, LOGIN_SECONDS
 from streamd.connections.services import Connection
 from streamd.net import passing
 from streamd.net.transport import Address, Transport, TransportClosed
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 2.0  # for a leader: who looks whether this server is alive waits for five
 _PAUSE_SECONDS = 0.1  # before another attempt; twice as long each time
+_QUIET_SECONDS = 1  # in which the leader answers what it was asked
 _LOGIN_SECONDS = 3 * LOGIN_SECONDS  # the leader ends those who have not logged in by then
 _MEANWHILE_SECONDS = 60.0
 
@@ -79,10 +80,15 @@ class Passage:
         with self._asking:
             await passing.carry(client, leader)
         if self._asking.cancelled_caught:
-            leader.end_sending()
+            with trio.move_on_after(ARRIVED_SECONDS):
+                before = -1
+                while before != leader.num_reads:
+                    before = leader.num_reads
+                    await trio.sleep(_QUIET_SECONDS)
+            leader.end_sending()  # it gives nothing more then
 
     async def stop(self) -> None:
-        """See services.Connection; the leader gives what is due."""
+        """See services.Connection; the leader gives what is due: until it is quiet, or a while."""
         self._asking.cancel()
         await self._has_ended.wait()
 

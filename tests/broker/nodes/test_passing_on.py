@@ -163,14 +163,16 @@ async def test_one_that_has_waited_in_vain_is_not_kept_from_the_next_leader(tmp_
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("seconds", [0, 60], ids=["new", "old"])
 async def test_a_node_that_is_stopped_gives_the_answers_that_are_due(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, seconds: float
 ) -> None:
     async with cluster(tmp_path) as nodes:
         a, b = await _two(nodes)
         node = a if name == "a" else b
         peer = await node.peer()
         await peer.declare("s")
+        await trio.sleep(seconds)
         a.pause()
         await peer.publish(bodies(1))
         await trio.sleep(0.1)
