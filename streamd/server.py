@@ -681,7 +681,10 @@ async def open_server(
                     "the server was not shut down cleanly: it was killed, or the power failed; "
                     "checking all streams"
                 )
-            await broker.open(contents, says_what_it_finds=was_killed)
+            try:
+                await broker.open(contents, says_what_it_finds=was_killed)
+            except SegmentsError as error:
+                raise StartError(f"cannot use the data folder {config.data}: {error}") from error
             if follower is not None:
                 follower.begin(broker, directory)
             os.pwrite(lock, _RUNNING, 0)

@@ -14,6 +14,7 @@ import httpx
 import trio
 
 from clients import ConnectionLost
+from segments.errors import leaves
 from streamd.server import STREAM, ServedProtocol, StartError
 from tests.support.amqp import AmqpPeer
 from tests.support.amqp10 import Amqp10Peer
@@ -120,10 +121,10 @@ class Box:
                             await trio.sleep_forever()
                         finally:
                             self.server = None
-                except StartError as error:
+                except* StartError as group:
                     is_fine = num_refused == self.machine.num_refused
                     if is_fine and data == self.machine.data and not self.may_refuse():
-                        self.refusals.append(str(error))
+                        self.refusals.append(str(next(leaves(group))))
             self._tell_of_end()
             behind, self._behind = self._behind, None
             if behind is not None:

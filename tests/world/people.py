@@ -77,8 +77,8 @@ class People:
 
     def may_fail(self) -> bool:
         """Whether the machine is at fault when something is refused."""
-        now = trio.current_time()
-        if self._world.box.machine.wrong:
+        now, machine = trio.current_time(), self._world.box.machine
+        if machine.wrong or machine.broken_at is not None:
             self._was_wrong = now
         return now < self._was_wrong + _AGES
 
