@@ -248,7 +248,9 @@ class Plan:
             return  # what is read is what is on the device
         for segment in self.unflushed:
             at, base = self.checkpoint, segment.base_offset
-            start = at.position if at is not None and at.segment == base else 0
+            start = 0
+            if at is not None and at.segment == base and at.num_chunks:  # else no sync had the header
+                start = at.position
             write_again(disk, segment.path(), start)
             write_again(disk, segment.path(INDEX_SUFFIX), 0)
 
