@@ -248,8 +248,8 @@ class Plan:
             return  # what is read is what is on the device
         for segment in self.unflushed:
             at, base = self.checkpoint, segment.base_offset
-            start = 0
-            if at is not None and at.segment == base and at.num_chunks:  # else no sync had the header
+            start = 0  # no sync had the header where there were no chunks
+            if at is not None and at.segment == base and at.num_chunks:
                 start = at.position
             write_again(disk, segment.path(), start)
             write_again(disk, segment.path(INDEX_SUFFIX), 0)
