@@ -635,6 +635,10 @@ class Log:
         """Its files are this log's: it has not been dropped, nor the log closed or deleted."""
         return not self.is_closed and self.segments.at(segment.base_offset) is segment
 
+    def is_sure_of(self, offset: int) -> bool:
+        """Opening it needs no file of a segment before `offset`, whatever happens."""
+        return self.flushing.sure_offset >= offset and self.journal.is_covered(offset)
+
     def begin_flush(self, *, only_sealed: bool = False, with_checkpoint: bool = False) -> Flush:
         """What has to be synced now. Run it, then call `end_flush`; one at a time.
 

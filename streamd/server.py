@@ -33,7 +33,7 @@ from segments.store.heartbeat import NodeAddress
 from segments.store.object_store import TierError
 from streamd.auth.users import UserDirectory
 from streamd.broker.broker import Broker
-from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError
+from streamd.broker.catalog.catalog import DEFAULT_HOST, Catalog, CatalogError, Contents
 from streamd.broker.catalog.writer import CatalogWriter
 from streamd.broker.follower import Follower
 from streamd.broker.nodes import leftovers
@@ -681,10 +681,7 @@ async def open_server(
                     "the server was not shut down cleanly: it was killed, or the power failed; "
                     "checking all streams"
                 )
-            try:
-                await broker.open(contents, says_what_it_finds=was_killed)
-            except SegmentsError as error:
-                raise StartError(f"cannot use the data folder {config.data}: {error}") from error
+            await _open_streams(broker, contents, was_killed=was_killed)
             if follower is not None:
                 follower.begin(broker, directory)
             os.pwrite(lock, _RUNNING, 0)
@@ -698,6 +695,13 @@ async def open_server(
             if node is not None and not node.over.is_set():
                 await server.hand_over(node)
         os.ftruncate(lock, 0)  # not after an error
+
+
+async def _open_streams(broker: Broker, contents: Contents, *, was_killed: bool) -> None:
+    try:
+        await broker.open(contents, says_what_it_finds=was_killed)
+    except SegmentsError as error:
+        raise StartError(f"cannot use the data folder {broker.data}: {error}") from error
 
 
 @asynccontextmanager

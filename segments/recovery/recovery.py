@@ -117,7 +117,8 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
     if plan.checkpoint is not None:
         begins_at = max(begins_at, plan.checkpoint.first_offset)
-        _check_newest(plan, disk, folder, gone - _unfinished(names), range(begins_at, newest))
+        sealed = range(begins_at, min(newest, plan.checkpoint.segment))
+        _check_newest(plan, disk, folder, gone - _unfinished(names), sealed)
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)
     _grow_again(plan, suffixes)
@@ -222,8 +223,9 @@ def _unfinished(names: Collection[str]) -> set[int]:
 def _check_newest(plan: Plan, disk: Disk, folder: str, gone: Collection[int], where: range) -> None:
     """Raise LostCopyError where the manifest is older than files of segments that became cold.
 
-    An index alone is also left by a kill while the segment behind all others was created. That is
-    not in `where`, since the newest segment is never cold. Or while an empty one was removed.
+    An index alone is also left by a kill while the segment behind all others was created, or by a
+    power failure that took a segment which was not flushed. Those are not in `where`: a segment is
+    cold after a checkpoint behind it. Or while an empty one was removed.
     """
     if plan.manifest is not None and any(
         base in where and not _is_empty_file(disk, file_path(folder, base, INDEX_SUFFIX))

@@ -123,6 +123,24 @@ class TestPowerFailure:
             found.add(last)
         assert found == {2, 3, 4}
 
+    def test_what_was_lost_is_not_taken_for_what_a_store_has(self) -> None:
+        """An index may be there without its segment, and a copy of the manifest besides."""
+        disk = _disk()
+        log = _open(disk)
+        append(log, [b"0"])
+        log.flush(with_checkpoint=True)
+        write_copy(
+            disk,
+            "s",
+            Manifest(stream=StreamKey("/", "s", log.life), revision=1, epoch=1, writer="w"),
+        )
+        for number in range(1, 10):
+            append(log, [b"%d" % number])
+        for seed in range(50):
+            left = RecordingDisk(disk.power_cut(len(disk.operations), Random(seed)), boot=9)
+            found = [int(body) for _, body in _read(_open(left))]
+            assert found == list(range(max(1, len(found))))
+
     def test_a_killed_process_leaves_no_gap(self) -> None:
         disk = _disk()
         log = _open(disk)

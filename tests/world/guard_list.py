@@ -1195,9 +1195,8 @@ _STORED = [
         "the file of a segment goes when what is known of publishers does not need it",
         "tier",
         "streamd/broker/tier/eviction.py",
-        "        covered = [one for one in going if "
-        "tiered.log.journal.is_covered(one.next_offset)]\n",
-        "        covered = going\n",
+        "        sure = [one for one in going if tiered.log.is_sure_of(one.next_offset)]\n",
+        "        sure = going\n",
         by="tests/broker/tier/test_evict.py::test_nothing_goes_that_publishers_are_known_by",
     ),
     Guard(

@@ -789,7 +789,7 @@ class Tier:
             told = self.told
             await client.tier_report("tier.gc", dry_run="false")
             for name in self.store.manifests():
-                if self._world.was_short and not await client.exists(name):
+                if self._world.was_wrong and not await client.exists(name):
                     self._left.add(name)
                     continue
                 await client.stats(name)  # one that could not be restored is restored then

@@ -127,7 +127,7 @@ class World:
         pairs: kinds of events that have followed each other.
         parts: of it.
         beside_seconds: what threads have worked.
-        was_short: descriptors or room on the disk were short, for a while.
+        was_wrong: the disk has refused something, for a while.
         skew_ms: that the clock on the wall is wrong.
         nursery: for what goes on beside programs and harms, until the world's end.
         began: is called with each server, before anybody can reach it.
@@ -155,7 +155,7 @@ class World:
         self.contexts: list[AbstractContextManager[Any]] = [lowered(Random(f"{seed}/limits"))]
         self.events: list[str] = []
         self.pairs: set[tuple[str, str]] = set()
-        self.skew_ms, self.was_short = 0, False
+        self.skew_ms, self.was_wrong = 0, False
         self.beside_seconds = 0.0
         self.waited_at = -math.inf
         self.nursery: trio.Nursery
@@ -460,7 +460,7 @@ class World:
 
         def begin() -> None:
             machine.wrong = how
-            self.was_short = self.was_short or how != "broken"
+            self.was_wrong = True
             if how == "few":
                 self._flushes_wait(_FEW_SECONDS)
             if how == "broken":

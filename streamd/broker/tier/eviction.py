@@ -61,10 +61,10 @@ class Eviction:
             return None if again_ms is None else again_ms / 1_000
         there = await self._there(tiered, going)
         is_short, going = len(there) < len(going), there
-        if not all(tiered.log.journal.is_covered(segment.next_offset) for segment in going):
+        if not all(tiered.log.is_sure_of(segment.next_offset) for segment in going):
             await tiered.work.maintenance.flush(with_checkpoint=True)
-        covered = [one for one in going if tiered.log.journal.is_covered(one.next_offset)]
-        await tiered.work.maintenance.evict(covered)
+        sure = [one for one in going if tiered.log.is_sure_of(one.next_offset)]
+        await tiered.work.maintenance.evict(sure)
         for segment in going:
             if segment.cold is not None:
                 self._stored_ms.pop(segment.base_offset, None)

@@ -123,7 +123,7 @@ class TieredLog(CrashingLog):
         self.disk.life = life
         with suppress(Killed):
             for segment in going[:number]:
-                if self.log.journal.is_covered(segment.next_offset):
+                if self.log.is_sure_of(segment.next_offset):
                     self.log.stored.make_cold(segment)
                     self.bring(segment)
                     segment.remove_file()
