@@ -164,8 +164,7 @@ class CatalogLog:
             num_bytes = state.num_bytes + sum(size_of(entry.rows) for entry in entries)
             state = State(held, state.snapshot, num_bytes)
             self._notes.check(entries, state)
-        if not claims.is_ours(held.cluster, self._me()):
-            raise FencedError(held.cluster)
+        claims.require_ours(self._store, held.cluster, self._me())
         return state
 
     def _put(self, state: State, taken: Taken) -> State:

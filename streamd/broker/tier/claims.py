@@ -430,14 +430,24 @@ def check(store: ObjectStore, me: Identity, held: Held | None = None) -> Held:
         if there is None:
             raise WrongStoreError(_not_there(store, me.tier))
         found = there
-    if not is_ours(found.cluster, me):
-        if me.tier not in ("", UNKNOWN_TIER, found.cluster.tier):
-            raise WrongStoreError(_another(store, found.cluster.tier, me.tier))
-        if (found.cluster.epoch, found.cluster.revision) < (me.epoch, 0):
-            at = f"it ends with epoch {found.cluster.epoch}"
-            raise WrongStoreError(_older(store, at, (me.epoch, 0)))
-        raise FencedError(found.cluster)
+    require_ours(store, found.cluster, me)
     return found
+
+
+def require_ours(store: ObjectStore, cluster: Cluster, me: Identity) -> None:
+    """See that what was read of the tier, which was taken, says so.
+
+    Raises:
+        FencedError: another server has it.
+        WrongStoreError: another tier is there, or an older state of it.
+    """
+    if is_ours(cluster, me):
+        return
+    if me.tier not in ("", UNKNOWN_TIER, cluster.tier):
+        raise WrongStoreError(_another(store, cluster.tier, me.tier))
+    if (cluster.epoch, cluster.revision) < (me.epoch, 0):
+        raise WrongStoreError(_older(store, f"it ends with epoch {cluster.epoch}", (me.epoch, 0)))
+    raise FencedError(cluster)
 
 
 def check_there(store: ObjectStore, sizes: Mapping[str, int]) -> None:

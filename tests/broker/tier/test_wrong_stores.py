@@ -161,6 +161,24 @@ async def test_another_tier_fences_nobody(tmp_path: Path) -> None:
         assert other.objects == another
 
 
+@pytest.mark.parametrize("seconds", [0, 0.1, 1, 30])
+async def test_an_older_state_of_the_tier_fences_nobody(tmp_path: Path, seconds: float) -> None:
+    """Of an earlier start of this very server, too, while something is to be logged."""
+    store = ChangingStore()
+    older = dict(await _stored(tmp_path, store))
+    async with tiered(tmp_path, store) as server:
+        await passes(seconds)
+        store.is_another(older)
+        async with trio.open_nursery() as nursery:
+            peer = await server.peer()
+            nursery.start_soon(peer.create, "t")
+            await passes(60)
+            assert tier_of(server).ownership.state is not TierState.FENCED
+            store.is_right()
+            await passes(60)
+        assert tier_of(server).ownership.state is TierState.OK
+
+
 async def test_a_data_folder_of_an_earlier_version(tmp_path: Path) -> None:
     """It says no id, and neither does its tier; its streams say that there was one."""
     store = FakeStore()
