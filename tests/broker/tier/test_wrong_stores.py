@@ -175,7 +175,7 @@ async def test_an_older_state_of_the_tier_fences_nobody(tmp_path: Path, seconds:
             await passes(60)
             assert tier_of(server).ownership.state is not TierState.FENCED
             store.is_right()
-            await passes(60)
+            await passes(120)
         assert tier_of(server).ownership.state is TierState.OK
 
 
