@@ -537,7 +537,9 @@ class Tier:
                 manifest = copy_of(self._disk, stream_folder(self._data, host, name))
             except SegmentsError:
                 return None
-        return () if manifest is None or manifest.stream.folder != folder else manifest.keys()
+        if manifest is None or not manifest.revision or manifest.stream.folder != folder:
+            return ()  # the store never had one
+        return manifest.keys()
 
     def _in_work(self) -> set[str]:
         """Objects that are about to be named."""

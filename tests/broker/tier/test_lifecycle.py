@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from segments import StorageError
+from segments import StorageError, at_offset
 from segments.store.manifest import encode_manifest
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
@@ -284,6 +284,25 @@ class TestOrphans:
             store.after = named
             await tier.collect(dry_run=False)
             assert manifest.keys() <= set(store.objects)
+
+    async def test_what_is_left_of_a_stream_that_never_had_a_manifest(self, tmp_path: Path) -> None:
+        """Its first upload was cut off, and its messages were trimmed before the next one."""
+        store = FakeStore()
+        async with tiered(tmp_path, store) as server:
+            store.fail(key=".index", times=-1)
+            await publish(await a_stream(server), 0, 30)
+            await passes(5)
+            await server.host.find("s").truncate(at_offset(600))
+            await passes(5)
+        left = [key for key in store.objects if key.endswith(".segment")]
+        store.heal()
+        async with tiered(tmp_path, store) as server:
+            await server.host.find("s").ready()
+            await passes(5)
+            assert not manifests(store)
+            await tier_of(server).collect(dry_run=False)
+            assert left
+            assert not store.objects.keys() & set(left)
 
     async def test_a_stream_whose_manifest_comes_back_as_it_was_long_ago(
         self, tmp_path: Path
