@@ -221,6 +221,7 @@ class Server:
         self.engine = open_engine(broker, directory, self.connections, self.addresses, self._doors)
         forwarding = Forwarding(broker)
         self.engine.elsewhere, self.engine.refresh = forwarding.operation, forwarding.refresh
+        self.engine.everywhere = forwarding.everywhere
         if broker.shards is not None:
             broker.shards.remote = partial(RemoteStream, broker)
             broker.shards.have_node_read = forwarding.have_read

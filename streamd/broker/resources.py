@@ -124,6 +124,9 @@ class Shards(Protocol):
     def others(self) -> list[LeaderFacts]:
         """Other nodes that lead something here."""
 
+    def nodes(self) -> list[LeaderFacts]:
+        """All other nodes that are there."""
+
     def facts(self, node: str) -> LeaderFacts | None:
         """Another node, one without a name where it is not there; None for this one."""
 

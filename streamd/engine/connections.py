@@ -57,7 +57,7 @@ class Connections:
         return [
             c.Reader(connection_of(connection), facts)
             async for connection in in_turns(self._parts.connections)
-            if connection.virtual_host == request.vhost
+            if connection.virtual_host == request.vhost  # also what another node reads for its own
             and (call.caller.tags or sees_connection(call.caller, connection))
             for facts in connection.consumers()
             if facts.stream == request.stream
@@ -69,7 +69,7 @@ class Connections:
         self._check_host(caller, vhost)
         for connection in self._parts.connections:
             is_chosen = vhost in (None, connection.virtual_host) and user in (None, connection.user)
-            if is_chosen and sees_connection(caller, connection):
+            if is_chosen and not connection.is_node and sees_connection(caller, connection):
                 yield connection
 
     def _check_host(self, caller: Caller, vhost: Name | None) -> None:
@@ -80,7 +80,7 @@ class Connections:
     def _find(self, caller: Caller, name: str, vhost: Name | None) -> LiveConnection:
         self._check_host(caller, vhost)
         connection = self._parts.connections.find(name)
-        if connection is None or vhost not in (None, connection.virtual_host):
+        if connection is None or connection.is_node or vhost not in (None, connection.virtual_host):
             raise NoSuch(f"there is no connection {name}: it was closed")
         if not sees_connection(caller, connection):
             raise Refused(Reason.ACCESS_REFUSED, "the connection belongs to another user")

@@ -32,6 +32,7 @@ from streamd.operations.declaration import (
     ADMINISTRATORS,
     WATCHERS,
     Allowed,
+    At,
     Enter,
     Operation,
     Tagged,
@@ -108,6 +109,9 @@ Handler: TypeAlias = Callable[[Call, Any], Awaitable[Any]]
 Elsewhere: TypeAlias = Callable[
     [Operation[Any]], Awaitable[Callable[[Name], Awaitable[Any]] | None]
 ]
+Everywhere: TypeAlias = Callable[
+    [Name, Operation[Any], Callable[[], Awaitable[Any]]], Awaitable[Any]
+]
 Handlers: TypeAlias = dict[type[Operation[Any]], Handler]
 
 
@@ -132,6 +136,11 @@ async def _known(
     return {}
 
 
+async def _here(_user: Name, _request: Operation[Any], here: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - of any kind
+    """There is no other node."""
+    return await here()
+
+
 async def _nowhere(_request: Operation[Any]) -> None:
     """This server carries out everything."""
 
@@ -146,6 +155,8 @@ class Engine:
     Attributes:
         elsewhere: gives what has another node of a cluster carry out an operation for a user; None
             where this server does.
+        everywhere: carries out an operation here, as it is told to, and at all other nodes of a
+            cluster for a user; gives what all of them say.
         refresh: gives figures of streams that other nodes lead: of some as they are now, and where
             those of all are asked for, sees that they are known as they were a moment ago.
     """
@@ -153,6 +164,7 @@ class Engine:
     def __init__(self, *handlers: Handlers, hosts: Container[Name]) -> None:
         self.elsewhere: Elsewhere = _nowhere
         self.refresh: Refresh = _known
+        self.everywhere: Everywhere = _here
         self._hosts = hosts
         self._handlers: Handlers = {kind: h for some in handlers for kind, h in some.items()}
 
@@ -169,25 +181,21 @@ class Engine:
                 done; says why.
         """
         check = partial(_check, caller, request)
-        handler = self._handlers[type(request)]
-        shows_what_it_may = request.NEEDS is None
+        here = partial(self._carry_out, caller, check, request)
         try:
-            while True:
-                check()
-                if request.SHOWS_FIGURES:
-                    await self.refresh()
-                node = None if caller.is_node else await self.elsewhere(request)
-                if node is not None:
-                    asked: Answer = await node(caller.name)
-                    return asked
-                if request.CHANGES:  # it asks in its turn, and is not ended in the middle
-                    done: Answer = await handler(Call(caller, check), request)
-                    if type(request) not in _LOGGED:
-                        _log(caller, request)
-                    return done
-                with _until_changed(caller, check, is_any_change=shows_what_it_may):
-                    answer: Answer = await handler(Call(caller, check), request)
-                    return answer
+            check()
+            if request.SHOWS_FIGURES:
+                await self.refresh()
+            if caller.is_node:
+                return await here()
+            if request.AT is At.ALL:
+                joined: Answer = await self.everywhere(caller.name, request, here)
+                return joined
+            node = await self.elsewhere(request)
+            if node is not None:
+                asked: Answer = await node(caller.name)
+                return asked
+            return await here()
         except Refused as refused:
             if request.CHANGES:
                 _log(caller, request, refused.details)
@@ -195,6 +203,19 @@ class Engine:
             if refused.reason is Reason.ACCESS_REFUSED and is_of_host:
                 self._require_there(caller, request.vhost)  # type: ignore[attr-defined]
             raise
+
+    async def _carry_out(self, caller: Caller, check: Check, request: Operation[Answer]) -> Answer:
+        handler = self._handlers[type(request)]
+        if request.CHANGES:  # it asks in its turn, and is not ended in the middle
+            done: Answer = await handler(Call(caller, check), request)
+            if type(request) not in _LOGGED:
+                _log(caller, request)
+            return done
+        while True:
+            check()
+            with _until_changed(caller, check, is_any_change=request.NEEDS is None):
+                answer: Answer = await handler(Call(caller, check), request)
+                return answer
 
     def _require_there(self, caller: Caller, host: Name) -> None:
         """Raise NoSuch where a virtual host is gone, and all permissions in it with it.

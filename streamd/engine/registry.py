@@ -24,6 +24,7 @@ class LiveConnection:
         is_tls: it is inside TLS.
         account: the user that has logged in.
         mechanism: the SASL mechanism that was used.
+        is_node: another node of the cluster has opened it for a client of its own.
         virtual_host: the one that was entered.
         properties: what the client says about itself.
         frame_max: agreed, in bytes.
@@ -41,6 +42,7 @@ class LiveConnection:
     is_tls: bool
     account: Account
     mechanism: str
+    is_node: bool
     virtual_host: str
     properties: Mapping[str, str]
     frame_max: int
@@ -69,6 +71,7 @@ class LoggedIn(Protocol):
         properties: what the client says about itself.
         heartbeat_seconds: agreed; 0 for none.
         mechanism: by which the user was authenticated.
+        is_node: another node of the cluster has logged in.
         host: the virtual host that was entered.
         rights: what the user may do there.
         opened_at_ms: when the connection was opened, in ms since 1970.
@@ -77,6 +80,7 @@ class LoggedIn(Protocol):
     properties: Mapping[str, str]
     heartbeat_seconds: int
     mechanism: str
+    is_node: bool
     host: VirtualHost
     rights: Rights
     opened_at_ms: int
@@ -134,6 +138,7 @@ class ConnectionRegistry:
             is_tls=transport.is_tls,
             account=login.rights.account,
             mechanism=login.mechanism,
+            is_node=login.is_node,
             virtual_host=login.host.name,
             properties=login.properties,
             frame_max=frame_max,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamd.net.transport import Address
-from streamd.operations.declaration import Enter, OfStream, Operation
+from streamd.operations.declaration import At, Enter, OfStream, Operation
 from streamd.operations.names import Name
 
 STREAM_PROTOCOL, AMQP_PROTOCOL = "stream", "AMQP 0-9-1"
@@ -111,6 +111,7 @@ class ListConnections(Operation[list[ConnectionDetails]], frozen=True, kw_only=T
     """
 
     NAME = "connection.list"
+    AT = At.ALL
 
     vhost: Name | None = None
     user: Name | None = None
@@ -126,6 +127,7 @@ class GetConnection(Operation[ConnectionDetails], frozen=True, kw_only=True):
     """
 
     NAME = "connection.get"
+    AT = At.ALL
 
     name: str
     vhost: Name | None = None
@@ -143,6 +145,7 @@ class CloseConnections(Operation[int], frozen=True, kw_only=True):
 
     NAME = "connection.close"
     CHANGES = True
+    AT = At.ALL
 
     name: str = ""
     vhost: Name | None = None
@@ -161,4 +164,5 @@ class ListReaders(OfStream[list[Reader]], frozen=True, kw_only=True):
     """Consumers of a stream: for users with any tag those of all connections, else one's own."""
 
     NAME = "reader.list"
+    AT = At.ALL
     NEEDS = Enter()

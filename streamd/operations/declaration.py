@@ -58,6 +58,7 @@ class At(Enum):
     LEADER = "the one that leads the cluster"
     WRITER = "the one that leads the stream"
     NODE = "the one that it names"
+    ALL = "each of them, and what they say is joined"
 
 
 class Operation(

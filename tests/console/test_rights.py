@@ -175,7 +175,7 @@ def connection_of(server: Harness, user: str, port: int = 1, **more: Any) -> Liv
     about |= {"peer": Address("10.0.0.1", port), "local": Address("10.0.0.2", 2)}
     about |= {"publishers": list, "consumers": list, "connected_at_ms": 0, "frame_max": 0}
     about |= {"protocol": STREAM_PROTOCOL, "virtual_host": "/", "properties": {}}
-    about |= {"is_tls": False, "mechanism": "PLAIN", "heartbeat_seconds": 0}
+    about |= {"is_tls": False, "mechanism": "PLAIN", "is_node": False, "heartbeat_seconds": 0}
     return LiveConnection(**about | {"account": account} | more)
 
 

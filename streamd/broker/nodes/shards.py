@@ -252,6 +252,11 @@ class Shards:
         found = (self.facts(name) for name in leaders - {self._node.name, ""})
         return [one for one in found if one is not None and one.name]
 
+    def nodes(self) -> list[LeaderFacts]:
+        """See resources.Shards."""
+        found = map(self.facts, sorted(self.peers.nodes))
+        return [one for one in found if one is not None and one.name]
+
     def facts(self, node: str) -> LeaderFacts | None:
         """See resources.Shards."""
         if node == self._node.name:

@@ -79,6 +79,7 @@ class Login:
         self.properties: Mapping[str, str] = {}
         self.heartbeat_seconds = 0
         self.mechanism = ""
+        self.is_node = False  # nodes speak the stream protocol
         self.opened_at_ms = 0
         self._authenticator = authenticator
         self._heartbeat = heartbeat

@@ -71,6 +71,7 @@ class Login:
         self.idle_seconds: float | None = None
         self.frame_max = FRAME_MAX
         self.mechanism = ""
+        self.is_node = False  # nodes speak the stream protocol
         self.opened_at_ms = 0
         self._authenticator = authenticator
         self.now_ms = broker.now_ms

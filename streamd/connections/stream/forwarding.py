@@ -8,7 +8,7 @@ for that one request: they are rare, and nothing of it can be out of date.
 import base64
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import starmap
+from itertools import chain, starmap
 from typing import Any
 
 import msgspec
@@ -104,6 +104,36 @@ class Forwarding:
 
         return ask
 
+    async def everywhere(
+        self, user: Name, request: Operation[Any], here: Callable[[], Awaitable[Any]]
+    ) -> Any:  # noqa: ANN401 - of any kind
+        """See Engine.everywhere; a node that does not answer soon is left out."""
+        shards = self._broker.shards
+        nodes = [] if shards is None else shards.nodes()
+        if not nodes:
+            return await here()
+        refused: list[Refused] = []
+        found: dict[str, Any] = {}
+        try:
+            found[""] = await here()
+        except Refused as error:
+            refused.append(error)
+
+        async def ask(node: LeaderFacts) -> None:
+            try:
+                found[node.name] = await self._ask(node, user, request)
+            except Refused as error:
+                refused.append(error)
+
+        with trio.move_on_after(_FIGURES_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    nursery.start_soon(ask, node)
+        if not found:  # who may not have it says more than those that do not
+            is_there = (one for one in refused if one.reason is Reason.ACCESS_REFUSED)
+            raise next(is_there, refused[0])
+        return _joined([found[name] for name in sorted(found)])
+
     async def have_read(self, node: LeaderFacts) -> None:
         """See resources.Shards.have_node_read."""
         await self._ask(node, NODE, ReadOn())
@@ -193,6 +223,17 @@ class Forwarding:
             raise refused
         await self._broker.read_on()  # who has been answered finds it here, too
         return answers
+
+
+def _joined(answers: list[Any]) -> Any:  # noqa: ANN401 - of any kind
+    """What several nodes say, as one: rows, a number of things, or what one of them has."""
+    match answers[0]:
+        case list():
+            return list(chain.from_iterable(answers))
+        case int():
+            return sum(answers)
+        case first:
+            return first
 
 
 def _asked_about(
