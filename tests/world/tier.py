@@ -801,6 +801,8 @@ class Tier:
                 await trio.sleep(_ANSWERED)
                 told.status, *told.rows = await client.tier_report("tier.status")
                 told.named = self._named()
+            # A slot that was under way behind the end of a log is left when that is shortened.
+            await client.tier_report("tier.gc", dry_run="false")
             if self._messages is not None:
                 with suppress(NoOffset):
                     told.has_offset = await client.query_offset(STREAM, "app")
