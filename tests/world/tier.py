@@ -122,6 +122,7 @@ class Tier:
         self._is_living = False
         self._messages = next((part for part in world.parts if isinstance(part, Messages)), None)
         self._life, self._gone, self._cut = 0, set[int](), dict[int, int]()
+        self._torn: set[int] = set()
         kind = "file:///bucket" if self._is_folder else "s3://bucket"
         for name in self._lines:
             box = world.boxes[name] if name in world.boxes else world.add_box(name)
@@ -399,7 +400,7 @@ class Tier:
                         if chance.random() < 0.05:
                             await trio.sleep(chance.choice((0.1, 3)))
             finally:
-                self.told.reads.append(Read(seen, gone, self._cut))
+                self.told.reads.append(Read(seen, gone, self._cut, frozenset(self._torn)))
 
         while not world.is_ending:
             await world.attempt(name, work, uri=uri, retry_seconds=0)
@@ -603,6 +604,7 @@ class Tier:
         self.store.thaw_listings()
         manifests = self.store.manifests()
         self._gone.clear()
+        self._torn.add(self._life)
         if self._messages is not None:
             found = manifests.get(STREAM)
             first, following = (0, 0) if found is None else (found.first, found.next)
