@@ -1,7 +1,6 @@
 """Connections of all nodes are listed, and ended, at any of them."""
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,9 +15,7 @@ from streamd.operations.connections import (
     ListReaders,
 )
 from streamd.operations.names import Name
-from tests.broker.nodes.support import cluster
-from tests.broker.nodes.test_shards import NAMES, _of, _placed, _three
-from tests.broker.nodes.test_shards_read import HOST, manage
+from tests.broker.nodes.spread import HOST, NAMES, Three, manage, one_of, spread
 from tests.support.server import OK, Peer
 
 
@@ -30,38 +27,34 @@ async def _ask(peer: Peer, request: Any) -> Any:
 
 
 @pytest.mark.parametrize("asked", ["a", "c"])
-async def test_all_nodes_tell_of_theirs(tmp_path: Path, asked: str) -> None:
-    async with cluster(tmp_path) as nodes:
-        three = await _three(nodes)
-        leaders = await _placed(three["a"], *NAMES)
-        stream = Name(_of(leaders, "b"))
-        peers = {name: await node.peer() for name, node in three.items()}
-        for name in "ab":  # one of them where it is not led
-            await peers[name].subscribe(stream)
-        peer = peers[asked]
-        await trio.sleep(5)
-        found = await _ask(peer, ListConnections())
-        # There is also the one that has made the streams.
-        assert len({one.connection.name for one in found}) == len(found) == 4
-        readers = await _ask(peer, ListReaders(vhost=HOST, stream=stream))
-        assert len(readers) == 2
-        (at_b,) = (one.connection.name for one in found if one.consumers)
-        assert (await _ask(peer, GetConnection(name=at_b))).connection.name == at_b
-        assert await _ask(peer, CloseConnections(name=at_b, reason="why")) == 1
-        await peers["b"].ended()
-        assert len(await _ask(peer, ListConnections())) == 3
-        again = await manage(peer, CloseConnections(name=at_b, reason="why"))
-        assert again.code != OK
-        assert "it was closed" in again.reason
+async def test_all_nodes_tell_of_theirs(three: Three, asked: str) -> None:
+    leaders = await spread(three["a"], *NAMES)
+    stream = Name(one_of(leaders, "b"))
+    peers = {name: await node.peer() for name, node in three.items()}
+    for name in "ab":  # one of them where it is not led
+        await peers[name].subscribe(stream)
+    peer = peers[asked]
+    await trio.sleep(5)
+    found = await _ask(peer, ListConnections())
+    # There is also the one that has made the streams.
+    assert len({one.connection.name for one in found}) == len(found) == 4
+    readers = await _ask(peer, ListReaders(vhost=HOST, stream=stream))
+    assert len(readers) == 2
+    (at_b,) = (one.connection.name for one in found if one.consumers)
+    assert (await _ask(peer, GetConnection(name=at_b))).connection.name == at_b
+    assert await _ask(peer, CloseConnections(name=at_b, reason="why")) == 1
+    await peers["b"].ended()
+    assert len(await _ask(peer, ListConnections())) == 3
+    again = await manage(peer, CloseConnections(name=at_b, reason="why"))
+    assert again.code != OK
+    assert "it was closed" in again.reason
 
 
-async def test_a_node_that_stands_still_is_left_out(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as nodes:
-        three = await _three(nodes)
-        await _placed(three["a"], *NAMES)
-        peer, _ = await three["a"].peer(), await three["b"].peer()
-        assert len(await _ask(peer, ListConnections())) == 3
-        three["b"].pause()
-        with trio.fail_after(5):
-            assert len(await _ask(peer, ListConnections())) == 2
-        three["b"].go_on()
+async def test_a_node_that_stands_still_is_left_out(three: Three) -> None:
+    await spread(three["a"], *NAMES)
+    peer, _ = await three["a"].peer(), await three["b"].peer()
+    assert len(await _ask(peer, ListConnections())) == 3
+    three["b"].pause()
+    with trio.fail_after(5):
+        assert len(await _ask(peer, ListConnections())) == 2
+    three["b"].go_on()
