@@ -106,6 +106,7 @@ IDLE_SECONDS = 60.0
 SLOT_SECONDS = 1.0
 _SLOTS_IDLE_SECONDS = 60.0  # without a slot
 _MOST_TAILS = 2 << 30  # bytes on the disk; then slots wait for manifests
+_BEING_READ = math.inf  # when a stream is due whose manifest is on its way
 _OPEN_SECONDS = 10.0  # that opening a log waits for the store
 
 
@@ -167,7 +168,8 @@ class Followed:
         """The store has answered; the less changes, the later it is asked again."""
         self.looked_ms = now_ms
         self.pause = POLL_SECONDS if has_changed else min(2 * self.pause, IDLE_SECONDS)
-        self.due_at = trio.current_time() + self.pause
+        if self.due_at == _BEING_READ:  # else it may be another one since
+            self.due_at = trio.current_time() + self.pause
 
 
 class StreamFollower:
@@ -363,9 +365,20 @@ class StreamFollower:
         Returns:
             Why not all could be read; None where they were.
         """
-        found = await each(self._read, due, seconds=seconds)
-        if any(map(_is_doubtful, due, found)):  # the store may be another one since it was looked
-            await ask(claims.go_on, self._store, self._held)
+        for one in due:
+            one.due_at = _BEING_READ
+        try:
+            found = await each(self._read, due, seconds=seconds)
+            if any(map(_is_doubtful, due, found)):  # the store may be another one since then
+                await ask(claims.go_on, self._store, self._held)
+            return self._take_all(due, found)
+        finally:
+            for one in due:
+                one.due_at = 0.0 if one.due_at == _BEING_READ else one.due_at
+
+    def _take_all(
+        self, due: Sequence[Followed], found: Sequence[FoundManifest | SegmentsError | None]
+    ) -> TierError | None:
         away: TierError | None = None
         for one, outcome in zip(due, found, strict=True):
             if isinstance(outcome, BadObjectError):

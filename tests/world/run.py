@@ -186,9 +186,10 @@ class Search:
     def _tell(self, result: Result) -> None:
         """What failed; one that breaks nothing new is not made smaller."""
         broken = {_kind(fault) for fault in result.found}
-        is_new = not broken <= self._broken
+        if not broken <= self._broken:
+            result = run(shrink(result.plan))
         self._broken |= broken
-        print(as_test(shrink(result.plan) if is_new else result.plan))
+        print(as_test(result.plan))
         print("\n".join(f"  {fault[:300]}" for fault in result.found[:8]), flush=True)
 
 

@@ -535,3 +535,32 @@ def test_whatever_happens_each_message_comes_once(
                 assert again.found == wanted
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_what_changes_while_a_manifest_is_on_its_way_is_looked_at_again(
+    tmp_path: Path,
+) -> None:
+    """The log of metadata says so; the manifest that arrives then is of before."""
+    store = FakeStore()
+    async with tiered(tmp_path / "writer", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await _uploaded(server)
+        async with _reading(tmp_path, store) as reading:
+            follower = reading.server.broker.tier
+            assert isinstance(follower, Follower)
+            (one,) = follower._streams.values()
+            await passes(IDLE)
+            read, looks = follower._read, 0
+
+            def change(followed: Any) -> Any:
+                nonlocal looks
+                looks += 1
+                if looks == 1:
+                    followed.due_at = 0.0  # as `_read_log` does
+                return read(followed)
+
+            follower._read = change  # type: ignore[method-assign]
+            one.due_at = 0.0
+            await passes(2 * POLL_SECONDS + 1)
+            assert looks == 2
