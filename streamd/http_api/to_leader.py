@@ -8,7 +8,6 @@ Where the leader has a port inside TLS, that is used, and it has to show the cer
 fingerprint is in its heartbeat: whoever can write that can do anything with the tier anyway.
 """
 
-import hashlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -28,6 +27,7 @@ from streamd.http_api.browsers import is_inside_tls
 from streamd.http_api.caller import OPEN_PATHS, client_host, note_entered, read_credentials
 from streamd.http_api.messages import error_answer
 from streamd.net.addresses import is_local_address
+from streamd.net.tls import inside_tls
 from streamd.net.transport import keep_alive
 from streamd.operations.cluster import GetServedBy, LeaderFacts
 
@@ -153,19 +153,7 @@ async def _reach(leader: LeaderFacts, address: NodeAddress) -> Reached:
     is_local = is_local_address(plain.socket.getpeername()[0])
     if "https" not in leader.addresses:
         return Reached(plain, is_local)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # see below
-    stream = trio.SSLStream(plain, context, https_compatible=True)
-    try:
-        await stream.do_handshake()
-        shown = stream.getpeercert(binary_form=True) or b""
-        if hashlib.sha256(shown).hexdigest() != leader.certificate:
-            raise OSError(f"{address} shows another certificate than its heartbeat names")
-    except BaseException:
-        plain.socket.close()
-        raise
-    return Reached(stream, is_local)
+    return Reached(await inside_tls(plain, leader.certificate), is_local)
 
 
 class _Exchange:

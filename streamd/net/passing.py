@@ -10,6 +10,7 @@ from typing import TypeAlias
 import trio
 
 from streamd.config import CLOSE_SECONDS
+from streamd.net.tls import TlsTransport, inside_tls
 from streamd.net.transport import SocketTransport, Transport, TransportClosed
 
 Carry: TypeAlias = Callable[[Transport, Transport], Awaitable[None]]
@@ -71,14 +72,24 @@ async def _end_when_stuck(client: Transport, server: Transport, both: trio.Cance
         before = now
 
 
-async def connect(host: str, port: int) -> Transport:
+async def connect(host: str, port: int, certificate: str = "") -> Transport:
     """A connection to another server.
 
+    Args:
+        host: where it listens.
+        port: on which port.
+        certificate: SHA-256 of the one that it has to show, in hex; empty for one without TLS.
+
     Raises:
-        OSError: there is nobody, or no way.
+        OSError: there is nobody, somebody else, or no way.
     """
     try:
         with trio.fail_after(_CONNECT_SECONDS):
-            return SocketTransport(await trio.open_tcp_stream(host, port), None)
+            stream = await trio.open_tcp_stream(host, port)
+            if certificate:
+                return TlsTransport(await inside_tls(stream, certificate))
+            return SocketTransport(stream, None)
+    except trio.BrokenResourceError as error:
+        raise OSError(f"{host}:{port} does not speak TLS") from error
     except trio.TooSlowError:
         raise TimeoutError(f"{host}:{port} does not answer") from None

@@ -96,6 +96,34 @@ def _fingerprint(config: Config) -> str:
         raise CertificateError(f"cannot use {config.tls_certificate}: {error}") from error
 
 
+async def inside_tls(
+    stream: trio.SocketStream, certificate: str
+) -> trio.SSLStream[trio.SocketStream]:
+    """A connection to another node, which shows the certificate that its heartbeat names.
+
+    Args:
+        stream: is closed where that fails.
+        certificate: SHA-256 of it, in hex.
+
+    Raises:
+        OSError: it shows another one.
+        trio.BrokenResourceError: it does not speak TLS.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # see below
+    inside = trio.SSLStream(stream, context, https_compatible=True)
+    try:
+        await inside.do_handshake()
+        shown = inside.getpeercert(binary_form=True) or b""
+        if hashlib.sha256(shown).hexdigest() != certificate:
+            raise OSError("a node shows another certificate than its heartbeat names")
+    except BaseException:
+        stream.socket.close()
+        raise
+    return inside
+
+
 class TlsTransport:
     """A connection inside TLS; see transport.Transport.
 

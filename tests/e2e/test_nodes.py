@@ -26,7 +26,7 @@ class _Two:
         authorities: whose certificate the one or the other shows.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.nodes: list[ServerProcess] = []
         self.authorities: list[Path] = []
         self._folder = folder
@@ -37,8 +37,8 @@ class _Two:
             ports = [f"--{one}-port=0" for one in ("tls", "amqp-tls", "http", "http-tls")]
             tier = ("--tier", (folder / "tier").as_uri(), "--confirm", "store")
             options = (*tier, "--node", name, "--tls-certificate", str(file), *ports)
-            more = ("--amqp-processes", "1", "--metrics-port", "0")
-            self.nodes.append(ServerProcess(folder / name, *options, *more))
+            options += ("--amqp-processes", "1", "--metrics-port", "0", *more)
+            self.nodes.append(ServerProcess(folder / name, *options))
 
     def issue(self, name: str) -> Path:
         """A certificate from an authority of its own."""
@@ -72,6 +72,28 @@ def two(tmp_path: Path) -> Iterator[_Two]:
         assert "Traceback" not in node.log.read_text()
 
 
+def test_nodes_ask_each_other_inside_tls(tmp_path: Path) -> None:
+    """There is no other way: they know each other's certificates by the heartbeats."""
+    two = _Two(tmp_path, "--leader-locator", "balanced", "--stream-port", "off")
+    try:
+        uris = []
+        for node, authority in zip(two.nodes, two.authorities, strict=True):
+            node.start()
+            uris.append(
+                f"rabbitmq-stream+tls://guest:guest@localhost:{node.tls_port}/"
+                f"?cacertfile={authority}"
+            )
+        for number in range(4):
+            for uri in uris:
+                anyio.run(_publish, uri, b"x", f"s{number}")
+        for number in range(4):
+            for uri in uris:
+                assert anyio.run(_bodies, uri, f"s{number}") == [b"x", b"x"]
+    finally:
+        for node in two.nodes:
+            node.end()
+
+
 def test_all_doors_of_a_standby_lead_to_the_leader(two: _Two) -> None:
     leader, standby = two.leader, two.standby
     trusted = f"?cacertfile={two.authorities[0]}"  # what is inside TLS, the leader decrypts
@@ -86,17 +108,17 @@ def test_all_doors_of_a_standby_lead_to_the_leader(two: _Two) -> None:
     assert anyio.run(_bodies, leader.uri) == expected
 
 
-async def _publish(uri: str, body: bytes) -> None:
+async def _publish(uri: str, body: bytes, stream: str = "s") -> None:
     async with connect(uri) as client:
-        await client.create("s", exist_ok=True)
-        async with client.producer("s") as producer:
+        await client.create(stream, exist_ok=True)
+        async with client.producer(stream) as producer:
             await producer.send(body)
 
 
-async def _bodies(uri: str) -> list[bytes]:
+async def _bodies(uri: str, stream: str = "s") -> list[bytes]:
     async with (
         connect(uri) as client,
-        client.consumer("s", offset="first", until_end=True) as messages,
+        client.consumer(stream, offset="first", until_end=True) as messages,
     ):
         return [bytes(message.body) async for message in messages]
 

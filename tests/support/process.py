@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 _READY = re.compile(
-    r"streamd ready stream=(.+):(\d+) amqp=(\S+) http=(\S+) metrics=(\S+)"
+    r"streamd ready stream=(?:(.+):(\d+)|off) amqp=(\S+) http=(\S+) metrics=(\S+)"
     r"(?: tls=\S+:(\d+))?(?: amqp-tls=\S+:(\d+))?(?: https=\S+:(\d+))?"
     r"(?: metrics-tls=\S+:(\d+))?(?: node=(\S+) role=(\S+))?\n"
 )
@@ -98,7 +98,7 @@ class ServerProcess:
         match = _READY.fullmatch(line)
         code = self._process.poll()  # None while it runs
         assert match, f"{line!r}, exit code {code}, and in the log: {self.log.read_text()}"
-        self.port = int(match[2])
+        self.port = int(match[2] or 0)
         self.amqp_port, self.http_port, self.metrics_port = map(_port, match.group(3, 4, 5))
         tls = [int(found or 0) for found in match.group(6, 7, 8, 9)]
         self.tls_port, self.amqp_tls_port, self.https_port, self.metrics_tls_port = tls

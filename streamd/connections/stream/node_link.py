@@ -232,14 +232,16 @@ async def open_link(
     Raises:
         Refused: it is not reached, or does not let us in.
     """
-    address = leader.addresses.get("stream")
+    inside, outside = leader.addresses.get("stream/ssl"), leader.addresses.get("stream")
+    address = inside or outside
     if address is None:
-        details = f"node {leader.name}, which leads, has no port of the stream protocol without TLS"
+        details = f"node {leader.name}, which leads, has no port of the stream protocol"
         raise Refused(Reason.NOT_AVAILABLE, details)
     async with AsyncExitStack() as stack:
         try:
             with trio.fail_after(_LOGIN_SECONDS):
-                transport = await passing.connect(*address)
+                shown = (leader.certificate,) if inside else ()
+                transport = await passing.connect(*address, *shown)
                 stack.callback(transport.close)
                 link = NodeLink(transport, take, room)
                 await link.log_in(secret, user, virtual_host)
