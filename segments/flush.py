@@ -183,6 +183,7 @@ class Flushing:
         self._has_new_names = not (plan.knows_newest and plan.has_life)
         # The checkpoint.
         self._checkpoint, self._is_written = plan.checkpoint, True
+        self._has_checkpoint = plan.checkpoint is not None
         self.sure_offset = 0 if plan.checkpoint is None else plan.checkpoint.next_offset
         self._counted_from = (writer.size, writer.num_chunks)
         self._indexes: dict[str, None] = {}
@@ -259,11 +260,6 @@ class Flushing:
             or self._is_far_ahead
             or self._writer.num_chunks - num_chunks >= CHECKPOINT_CHUNKS
         )
-
-    @property
-    def first_offset(self) -> int:
-        """The log does not begin before it, for certain."""
-        return self._checkpoint.first_offset if self._checkpoint and self._is_written else 0
 
     @property
     def _is_far_ahead(self) -> bool:
@@ -390,12 +386,13 @@ class Flushing:
             self._flushed_size = flush.newest_size
         if flush.checkpoint is not None and not flush.fault:
             self._checkpoint, self._is_written = flush.checkpoint, True
+            self._has_checkpoint = True
             self.sure_offset = flush.checkpoint.next_offset
             growing = flush.newest.segment.path(INDEX_SUFFIX)  # it may have been sealed meanwhile
             for path in flush.indexes:
                 if path != growing:
                     self._indexes.pop(path, None)
-        if self._checkpoint is None:  # a torn end would count as damage of what was there
+        if not self._has_checkpoint:  # a torn end would count as damage of what was there
             self._obstacle = CheckpointDueError(writer.segment.path())
         num_shown = flush.num_held if shows else 0
         shown, self.held = self.held[:num_shown], self.held[num_shown:]

@@ -146,6 +146,7 @@ class Log:
         self.journal = journal
         self.flushing = Flushing(writer, journal, plan, epoch=self.epoch)
         self.is_closed = False
+        self._removed_to = 0
         self._rolled = Written(-writer.next_offset, 0, 0)  # in segments that are full
         self._now_ms = 0  # the wall clock, as it was said last
         self.indexes = LogIndexes(self.segments, writer, observer)
@@ -468,15 +469,18 @@ class Log:
             finish. No flush may be going on meanwhile.
         """
         self.outlive(now_ms)
+        if not self.segments.gone:  # a crash cannot bring them back any more
+            self.journal.tracking.forget_offsets_below(self._removed_to)
+            self._removed_to = 0
         outlived = self.segments.outlived
         number = next((n for n, one in enumerate(outlived) if one in busy), len(outlived))
         while number and not self.journal.is_covered(outlived[number - 1].next_offset):
             number -= 1
         if not (number or self.segments.gone):
             return Removal(self._disk, self.folder, [], None)
-        # Offsets stay until the files are gone for certain: a crash may bring the messages back.
-        self.journal.tracking.forget_offsets_below(self.flushing.first_offset)
-        return self._drop(number)
+        removal = self._drop(number)
+        self._removed_to = self.segments.first_offset  # stored offsets before it go afterwards
+        return removal
 
     def _drop(self, number: int, rest: Segment | None = None) -> Removal:
         """Take so many of the oldest segments out; `rest` is in the place of the last of them."""

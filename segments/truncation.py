@@ -168,7 +168,7 @@ class Rest:
         Raises:
             StorageError: the system refused; the next opening does it.
         """
-        self.segment.disk.remove(self._temporary)
         for suffix in SUFFIXES:
             if suffix != BEGIN_SUFFIX:
                 self.segment.disk.remove(self.segment.path(suffix))
+        self.segment.disk.remove(self._temporary)  # the last: it says what the others are of

@@ -117,7 +117,7 @@ def examine(disk: Disk, folder: str, *, trust_indexes: bool = True, salvages: bo
     bases = _without(plan, folder, suffixes, begins_at, _TRUNCATED)
     if plan.checkpoint is not None:
         begins_at = max(begins_at, plan.checkpoint.first_offset)
-        sealed = range(begins_at, min(newest, plan.checkpoint.segment))
+        sealed = range(begins_at, min(newest, plan.checkpoint.next_offset))
         _check_newest(plan, disk, folder, gone - _unfinished(names), sealed)
         bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)
     _examine_all(plan, disk, folder, bases, begins_at, suffixes, cold, trust_indexes=trust_indexes)

@@ -209,6 +209,7 @@ class StreamFollower:
         self._showing = trio.Lock()  # who shows which streams there are
         self._num_looks, self._looked = 0, trio.lowlevel.ParkingLot()
         self._have_slots = trio.Event()
+        self._began_at = -math.inf
 
     @property
     def cluster(self) -> Cluster:
@@ -245,7 +246,7 @@ class StreamFollower:
 
     def _start(self, broker: Broker, supervisor: Supervisor, fetcher: Fetcher) -> None:
         """Follow from now on: fill in what others ask a broker for."""
-        self._broker = broker
+        self._broker, self._began_at = broker, trio.current_time()
         fetcher.use(self._store)
         self._tell_figures()
         supervisor.start("reading the log of metadata", self.run_log)
@@ -492,6 +493,12 @@ class StreamFollower:
 
     async def run_slots(self) -> None:
         """Read slots, and show what they have, again and again, until cancelled."""
+        try:
+            await self._follow_slots()
+        finally:  # whoever opens a log is shielded, and would wait in vain
+            self._have_slots.set()
+
+    async def _follow_slots(self) -> None:
         used_at = -math.inf
         while True:
             fault = ""
@@ -617,8 +624,8 @@ class StreamFollower:
 
     async def make_folder(self, virtual_host: Name, name: Name, folder: str) -> Following | None:
         """See resources.FolderSource."""
-        # Before that it would end where readers of an earlier life of this server have been.
-        with trio.move_on_after(_OPEN_SECONDS):
+        # Before that it would end before what an earlier life of this server has shown.
+        with trio.move_on_at(self._began_at + _OPEN_SECONDS):
             await self._have_slots.wait()
         one = self._followed(virtual_host, name) or Followed([])
         manifest, tracking = one.manifest, Tracking()

@@ -55,7 +55,7 @@ class Overview:
         async for connection in in_turns(self._parts.connections):
             if not sees_connection(caller, connection):
                 continue
-            num_connections += 1
+            num_connections += not connection.is_node
             num_publishers += len(connection.publishers())
             found = connection.consumers()
             num_consumers += len(found)

@@ -118,6 +118,11 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def of_clients(self) -> Iterator[LiveConnection]:
+        """All but those that other nodes have opened for their own clients."""
+        return (one for one in self if not one.is_node)
+
     @contextmanager
     def listed(
         self,

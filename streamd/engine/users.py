@@ -39,7 +39,7 @@ class Users:
 
     async def _list(self, _call: Call, _request: u.ListUsers) -> list[u.User]:
         hosts = Counter(row.user for row in self._directory.permissions())
-        connections = Counter(connection.user for connection in self._parts.connections)
+        connections = Counter(connection.user for connection in self._parts.connections.of_clients)
         return [
             u.User(row.name, row.tags, row.password_hash, hosts[row.name], connections[row.name])
             async for row in in_turns(self._directory.users())
@@ -53,7 +53,7 @@ class Users:
         if row is None:
             raise NoSuch(f"there is no user {request.name}")
         hosts = sum(permission.user == row.name for permission in self._directory.permissions())
-        connections = sum(c.user == row.name for c in self._parts.connections)
+        connections = sum(c.user == row.name for c in self._parts.connections.of_clients)
         return u.User(row.name, row.tags, row.password_hash, hosts, connections)
 
     async def _put(self, call: Call, request: u.PutUser) -> Created:
@@ -161,7 +161,7 @@ class VirtualHosts:
     async def _list(self, call: Call, _request: v.ListVirtualHosts) -> list[v.VirtualHost]:
         seen = [self._hosts[name] for name in sorted(self._hosts) if call.caller.sees_host(name)]
         users = Counter(row.virtual_host for row in self._parts.directory.permissions())
-        connections = Counter(c.virtual_host for c in self._parts.connections)
+        connections = Counter(c.virtual_host for c in self._parts.connections.of_clients)
         sees_users = call.caller.is_administrator
         return [
             v.VirtualHost(
@@ -185,7 +185,7 @@ class VirtualHosts:
             host.name,
             len(host.names()),
             count_messages(host),
-            sum(c.virtual_host == host.name for c in self._parts.connections),
+            sum(c.virtual_host == host.name for c in self._parts.connections.of_clients),
             users if call.caller.is_administrator else None,
             host.topology.num_exchanges() + 1,
             sum(row.is_super_stream for row in host.topology.rows()),

@@ -31,6 +31,7 @@ import trio
 from segments import Log, SegmentsError, StorageError
 from segments.errors import FULL_DISK
 from segments.marks import new_life
+from segments.store.object_store import TierError
 from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.open_log import LogServices, OpenLog
@@ -199,7 +200,9 @@ class LogLife:
             if _is_full(error) and self.state is not StreamState.GONE:
                 self._wait_for_disk(error)
             else:
-                self._cannot_open(str(error))
+                stops = trio.current_effective_deadline() == -math.inf  # the server
+                is_due = stops and isinstance(error, TierError)  # nothing is wrong then
+                self._cannot_open(str(error), level=logging.INFO if is_due else logging.ERROR)
         except BaseException as error:
             self._cannot_open(f"a bug: {error}")
             raise
@@ -228,11 +231,11 @@ class LogLife:
         self._tries_again = False
         self.want()
 
-    def _cannot_open(self, reason: str, *, is_final: bool = False) -> None:
+    def _cannot_open(
+        self, reason: str, *, is_final: bool = False, level: int = logging.ERROR
+    ) -> None:
         if self.state is StreamState.GONE:
             return  # deleted while it was opened
-        stops = trio.current_effective_deadline() == -math.inf  # the server; nothing is wrong then
-        level = logging.INFO if stops else logging.ERROR
         logger.log(level, "stream %s is not available: %s", self.name, reason)
         self.state, self.reason = StreamState.UNAVAILABLE, reason
         self._retry_at = math.inf if is_final else trio.current_time() + _RETRY_SECONDS

@@ -142,7 +142,7 @@ class LogMaintenance:
             log.end_flush(flush, failure)
             if seals and failure is None:
                 self._seal()
-        if flush.fault:
+        if flush.fault and log.flushing.obstacle is None:  # else those who publish are told
             logger.warning("stream %s: the next start may take longer: %s", self._name, flush.fault)
         if log.flushing.obstacle is not None and failure is not None:
             writer.wait_for(failure)

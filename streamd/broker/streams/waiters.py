@@ -106,8 +106,9 @@ class Waiters:
         waiters, self._for_all = self._for_all, {}
         for key in sorted(self.by_key.keys() & keys):
             waiters |= self.by_key[key]
-        for waiter in self._for_several:
-            if waiter in waiters and _misses(waiter, keys):
+        if self._for_several:
+            several = self._for_several
+            for waiter in [w for w in waiters if w in several and _misses(w, keys)]:
                 del waiters[waiter]
         self._wake(waiters)
 

@@ -35,6 +35,7 @@ class Notices:
 
     def __init__(self) -> None:
         self.held: list[str] | None = None
+        self.deleted: str | None = None  # the stream that is; None for those of a super stream
 
 
 class Context(NamedTuple):
@@ -69,15 +70,17 @@ class Context(NamedTuple):
 
     def tell_gone(self, stream: str) -> None:
         """What used a stream has ended; the client is told, behind what it is being answered."""
-        if self.notices.held is not None:
-            self.notices.held.append(stream)
+        held = self.notices.held
+        if held is not None and self.notices.deleted in (None, stream):
+            held.append(stream)
         else:
             self.answer(c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream))
 
     @contextmanager
-    def deleting(self) -> Iterator[None]:
+    def deleting(self, command: c.Delete | c.DeleteSuperStream) -> Iterator[None]:
         """A deletion that the client has asked for is carried out, and answered, in this block."""
         held = self.notices.held = []
+        self.notices.deleted = command.stream if isinstance(command, c.Delete) else None
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ for that one request: they are rare, and nothing of it can be out of date.
 """
 
 import base64
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, starmap
@@ -31,6 +32,8 @@ from streamd.operations.errors import Reason, Refused
 from streamd.operations.names import Name
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
+
+logger = logging.getLogger(__name__)
 
 _FIGURES_SECONDS = 2.0  # that figures of other nodes are good for, and waited for
 _PART = 24_000  # characters of base64 in one string
@@ -114,6 +117,7 @@ class Forwarding:
             return await here()
         refused: list[Refused] = []
         found: dict[str, Any] = {}
+        silent = {node.name for node in nodes}
         try:
             found[""] = await here()
         except Refused as error:
@@ -124,11 +128,20 @@ class Forwarding:
                 found[node.name] = await self._ask(node, user, request)
             except Refused as error:
                 refused.append(error)
+                if error.reason is Reason.NOT_AVAILABLE:
+                    return
+            except (msgspec.MsgspecError, ValueError) as error:  # of another version
+                logger.warning("what node %s says cannot be read: %s", node.name, error)
+                return
+            silent.discard(node.name)
 
         with trio.move_on_after(_FIGURES_SECONDS):
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(ask, node)
+        if not found and silent and request.CHANGES:
+            details = f"{', '.join(sorted(silent))} did not answer; look whether it is done there"
+            raise Refused(Reason.NOT_AVAILABLE, details)
         if not found:  # who may not have it says more than those that do not
             is_there = (one for one in refused if one.reason is Reason.ACCESS_REFUSED)
             raise next(is_there, refused[0])
@@ -192,7 +205,9 @@ class Forwarding:
         host = getattr(request, "vhost", None) or next(
             iter(self._broker.virtual_hosts), DEFAULT_HOST
         )
-        (answer,) = await self._carry_out(node, user, host, [c.Manage(0, request.NAME, pairs)])
+        commands = [c.Manage(0, request.NAME, pairs)]
+        declares = request.CHANGES and request.AT is not At.ALL
+        (answer,) = await self._carry_out(node, user, host, commands, declares=declares)
         if answer.code != ResponseCode.OK:
             raise Refused(_REASONS.get(answer.code, Reason.INTERNAL_ERROR), answer.reason)
         found = "".join(value for row in answer.rows for _, value in row)
@@ -207,7 +222,13 @@ class Forwarding:
         return await self._carry_out(leader, user, host, commands)
 
     async def _carry_out(
-        self, node: LeaderFacts, user: Name, host: Name, commands: Sequence[Any]
+        self,
+        node: LeaderFacts,
+        user: Name,
+        host: Name,
+        commands: Sequence[Any],
+        *,
+        declares: bool = True,
     ) -> list[Any]:
         own = self._broker.node
         if own is None or not node.name:
@@ -221,7 +242,8 @@ class Forwarding:
                 refused = error
         if refused is not None:
             raise refused
-        await self._broker.read_on()  # who has been answered finds it here, too
+        if declares:
+            await self._broker.read_on()  # who has been answered finds it here, too
         return answers
 
 

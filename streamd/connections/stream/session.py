@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import trio
@@ -109,8 +108,10 @@ class Session:
         Raises:
             RemoteProtocolError: the command's body is malformed.
         """
-        deletes = isinstance(command, c.Delete | c.DeleteSuperStream)
-        with self._context.deleting() if deletes else nullcontext():
+        if isinstance(command, c.Delete | c.DeleteSuperStream):
+            with self._context.deleting(command):
+                await self._carry_out(command)
+        else:
             await self._carry_out(command)
 
     async def _carry_out(self, command: c.ClientCommand) -> None:

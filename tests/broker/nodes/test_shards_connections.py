@@ -15,6 +15,7 @@ from streamd.operations.connections import (
     ListReaders,
 )
 from streamd.operations.names import Name
+from streamd.wire.stream import ResponseCode
 from tests.broker.nodes.spread import HOST, NAMES, Three, manage, one_of, spread
 from tests.support.server import OK, Peer
 
@@ -58,3 +59,28 @@ async def test_a_node_that_stands_still_is_left_out(three: Three) -> None:
     with trio.fail_after(5):
         assert len(await _ask(peer, ListConnections())) == 2
     three["b"].go_on()
+
+
+async def test_answers_count_where_the_log_of_metadata_is_late(three: Three) -> None:
+    leaders = await spread(three["a"], *NAMES)
+    peer, other = await three["c"].peer(), await three["b"].peer()
+    await other.subscribe(one_of(leaders, "b"))
+    found = await _ask(peer, ListConnections())
+    assert three["c"].server is not None
+    three["c"].server.server.broker.tier.read_on = trio.sleep_forever  # type: ignore[union-attr]
+    assert await _ask(peer, ListConnections()) == found
+    (name,) = (one.connection.name for one in found if one.consumers)
+    assert await _ask(peer, CloseConnections(name=name, reason="why")) == 1
+
+
+async def test_who_does_not_answer_may_have_ended_it(three: Three) -> None:
+    leaders = await spread(three["a"], *NAMES)
+    peer, other = await three["a"].peer(), await three["b"].peer()
+    await other.subscribe(one_of(leaders, "b"))
+    found = await _ask(peer, ListConnections())
+    (name,) = (one.connection.name for one in found if one.consumers)
+    three["b"].pause()
+    answer = await manage(peer, CloseConnections(name=name, reason="why"))
+    three["b"].go_on()
+    assert answer.code == ResponseCode.STREAM_NOT_AVAILABLE
+    assert "b did not answer" in answer.reason

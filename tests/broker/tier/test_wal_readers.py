@@ -564,3 +564,27 @@ async def test_what_changes_while_a_manifest_is_on_its_way_is_looked_at_again(
             one.due_at = 0.0
             await passes(2 * POLL_SECONDS + 1)
             assert looks == 2
+
+
+async def test_slots_that_cannot_be_read_hold_neither_the_end_nor_a_late_reader(
+    tmp_path: Path,
+) -> None:
+    store = FakeStore()
+    async with tiered(tmp_path / "writer", store) as server:
+        peer = await _publisher(server)
+        await peer.store(bodies(0))
+        await _uploaded(server)
+        reads = _Reads(store)
+        reads.is_asleep = True
+        async with _reading(tmp_path, store, reads) as reading, trio.open_nursery() as nursery:
+            late = await reading.peer()
+            nursery.start_soon(late.code, c.StreamStats, "s")
+            await passes(1)
+            begun = trio.current_time()
+            nursery.cancel_scope.cancel()
+        assert trio.current_time() - begun < 2
+        async with _reading(tmp_path, store, reads) as reading:
+            await passes(60)
+            late, begun = await reading.peer(), trio.current_time()
+            await late.subscribe("s")
+            assert trio.current_time() - begun < 2

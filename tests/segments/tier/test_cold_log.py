@@ -1,5 +1,6 @@
 """Opening a log of which some segments are only in the store."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,17 +8,20 @@ import pytest
 
 from segments import ChunkMatcher, Log, at_offset
 from segments.checksum import crc32
+from segments.chunk_search import Place
 from segments.disk import OsDisk
 from segments.errors import CorruptError, LostCopyError
 from segments.offsets import OffsetSpec, Start
 from segments.policy import LogPolicy
 from segments.reader import Reader
+from segments.segment import walk_headers
 from segments.store.cache import ColdError, TierCache
 from segments.store.local_copy import MANIFEST_FILE, write_copy
 from segments.store.manifest import Manifest, StoredFile
 from segments.store.object_names import StreamKey
 from segments.tier.packing import stored_segment
 from segments.tier.planning import conflict
+from segments.truncation import Rest
 from tests.support.logs import append
 
 _KEY = StreamKey("/", "s", "1")
@@ -265,3 +269,60 @@ def test_a_segment_that_was_stored_without_its_filter_index(tmp_path: Path) -> N
     with pytest.raises(ColdError) as caught:
         reader.read(16, 1 << 20, 100)
     assert caught.value.suffix in ("", *caught.value.cached.stored.files)
+
+
+@pytest.mark.parametrize("has_later", [False, True])
+def test_an_older_copy_is_noticed_where_the_checkpoint_ends_with_a_cold_segment(
+    tmp_path: Path, *, has_later: bool
+) -> None:
+    """It was sealed right behind that checkpoint, and needs no other one to leave the disk."""
+    log, contents = _write(tmp_path / "s"), {}
+    log.flush(with_checkpoint=True)
+    number = len(log.segments.shown)
+    log.seal()
+    if has_later:
+        _append(log, 60)
+    older = _store(log, number - 1, contents)
+    newer = replace(_store(log, number, contents), revision=2)
+    write_copy(OsDisk(), log.folder, newer)
+    log.stored.adopt(newer)
+    for segment in log.segments.shown[:number]:
+        assert log.is_sure_of(segment.next_offset)
+        log.stored.make_cold(segment)
+        segment.remove_file()
+    log.abandon()
+    write_copy(OsDisk(), log.folder, older)
+    with pytest.raises(LostCopyError, match="is an older one"):
+        Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_copy_of_a_truncation_that_is_not_removed_to_the_end(tmp_path: Path, number: int) -> None:
+    log = _write(tmp_path / "s")
+    log.seal()
+    log.flush(with_checkpoint=True)
+    write_copy(OsDisk(), log.folder, _store(log, 1, {}))
+    segment = log.segments.shown[1]
+    file = segment.acquire()
+    (_, (position, header), *_) = walk_headers(segment, file, (64, segment.base_offset))
+    segment.release()
+    rest = Rest(segment, Place(position, header.chunk_id))
+    rest.copy(lambda: None)
+    rest.segment.disk = _Killed(number)
+    with suppress(KeyboardInterrupt):
+        rest.discard()
+    log.abandon()
+    Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path)).close()
+
+
+class _Killed(OsDisk):
+    """The process ends before so many files are removed."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def remove(self, path: str) -> None:
+        self._left -= 1
+        if not self._left:
+            raise KeyboardInterrupt
+        super().remove(path)
