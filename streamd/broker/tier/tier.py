@@ -13,9 +13,10 @@ What a stream takes part with is TieredStream.
 """
 
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import trio
@@ -215,7 +216,10 @@ class Tier:
         Raises:
             TierError: that is not known yet.
         """
-        await self.confirms.read()
+        with self._while_confirming(math.inf) as waiting:
+            await self.confirms.read()
+        if waiting.cancelled_caught:
+            raise TierError("what the tier has to follow it is not read any more")
         return self.confirms.tail(virtual_host, name)
 
     async def confirm(self, virtual_host: Name, name: Name, log: Log) -> None:
@@ -225,17 +229,23 @@ class Tier:
             TierError: the store has not answered for a while.
         """
         stream = self._streams[virtual_host, name].begin_confirms(log)
-        with trio.move_on_after(_CATCH_UP_SECONDS) as waiting:
+        with self._while_confirming(_CATCH_UP_SECONDS):
+            await stream.caught_up()
+        if not stream.is_caught_up:
+            reason = self.confirms.watch.cause or self.ownership.sentence or "it takes long"
+            raise TierError(f"what its disk has is not in the tier yet: {reason}")
+
+    @contextmanager
+    def _while_confirming(self, seconds: float) -> Iterator[trio.CancelScope]:
+        """A wait for what `_run_confirms` does, so long, which ends with it."""
+        with trio.move_on_after(seconds) as waiting:
             if self._confirms_have_ended:
                 waiting.cancel()
             self._catching_up.add(waiting)
             try:
-                await stream.caught_up()
+                yield waiting
             finally:
                 self._catching_up.discard(waiting)
-        if not stream.is_caught_up:
-            reason = self.confirms.watch.cause or self.ownership.sentence or "it takes long"
-            raise TierError(f"what its disk has is not in the tier yet: {reason}")
 
     async def _run_confirms(self) -> None:
         """Confirm until cancelled; who opens a log is shielded, and would wait in vain then."""
