@@ -210,7 +210,7 @@ async def test_every_request_fails_before_it_succeeds(tmp_path: Path, order: str
             raise TierError("the answer is lost")
 
     store.before, store.after = before, after
-    async with tiered(tmp_path, store) as server:
+    async with tiered(tmp_path, store, tier_roll_seconds=86_400) as server:
         await publish(await a_stream(server), 0, 30)
         await passes(9_000)  # pauses grow to a minute, and a third of the requests fail
         has_all(store, "s", 5 * SEGMENT)
