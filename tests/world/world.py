@@ -403,8 +403,9 @@ class World:
         self.end_process()
 
     def end_process(self) -> None:
+        since = self.flushed_until()
         if self.box.kill():
-            self.witness.kill(trio.current_time())
+            self.witness.kill(since)
 
     async def _cut_power(self) -> None:
         self._lose_power()

@@ -64,7 +64,7 @@ class Eviction:
         if not all(tiered.log.is_sure_of(segment.next_offset) for segment in going):
             await tiered.work.maintenance.flush(with_checkpoint=True)
         sure = [one for one in going if tiered.log.is_sure_of(one.next_offset)]
-        if not sure and tiered.log.journal.is_covered(going[0].next_offset):
+        if going and not sure and tiered.log.journal.is_covered(going[0].next_offset):
             sure = going[:1]  # there is no room for a checkpoint: this makes some
         await tiered.work.maintenance.evict(sure)
         for segment in going:
