@@ -469,7 +469,7 @@ class Log:
             finish. No flush may be going on meanwhile.
         """
         self.outlive(now_ms)
-        if not self.segments.gone:  # a crash cannot bring them back any more
+        if self._removed_to and not self.segments.gone:  # a crash cannot bring them back any more
             self.journal.tracking.forget_offsets_below(self._removed_to)
             self._removed_to = 0
         outlived = self.segments.outlived

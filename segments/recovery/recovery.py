@@ -225,7 +225,8 @@ def _check_newest(plan: Plan, disk: Disk, folder: str, gone: Collection[int], wh
 
     An index alone is also left by a kill while the segment behind all others was created, or by a
     power failure that took a segment which was not flushed. Those are not in `where`: a segment is
-    cold after a checkpoint behind it. Or while an empty one was removed.
+    cold after a checkpoint behind it, unless no room could be found for one. Or while an empty one
+    was removed.
     """
     if plan.manifest is not None and any(
         base in where and not _is_empty_file(disk, file_path(folder, base, INDEX_SUFFIX))

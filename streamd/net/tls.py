@@ -117,7 +117,8 @@ async def inside_tls(
         await inside.do_handshake()
         shown = inside.getpeercert(binary_form=True) or b""
         if hashlib.sha256(shown).hexdigest() != certificate:
-            raise OSError("a node shows another certificate than its heartbeat names")
+            host, port = stream.socket.getpeername()[:2]
+            raise OSError(f"{host}:{port} shows another certificate than its heartbeat names")
     except BaseException:
         stream.socket.close()
         raise

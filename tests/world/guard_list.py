@@ -1613,9 +1613,8 @@ _LOGGED = [
         "a stream is opened when logs are read",
         "tier",
         "streamd/broker/tier/tier.py",
-        "        await self.confirms.read()\n        return self.confirms.tail(",
-        "        if self.confirms._tails is None:\n            return None\n"
-        "        return self.confirms.tail(",
+        "            await self.confirms.read()\n",
+        "            if self.confirms._tails is None:\n                return None\n",
         by="tests/broker/tier/test_wal.py::test_a_log_that_was_looked_for_elsewhere_has_not_ended",
     ),
     Guard(

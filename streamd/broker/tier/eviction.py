@@ -64,8 +64,9 @@ class Eviction:
         if not all(tiered.log.is_sure_of(segment.next_offset) for segment in going):
             await tiered.work.maintenance.flush(with_checkpoint=True)
         sure = [one for one in going if tiered.log.is_sure_of(one.next_offset)]
+        # Where no checkpoint could be written, for want of room, say, one of them makes some.
         if going and not sure and tiered.log.journal.is_covered(going[0].next_offset):
-            sure = going[:1]  # there is no room for a checkpoint: this makes some
+            sure = going[:1]
         await tiered.work.maintenance.evict(sure)
         for segment in going:
             if segment.cold is not None:

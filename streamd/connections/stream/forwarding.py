@@ -110,7 +110,7 @@ class Forwarding:
     async def everywhere(
         self, user: Name, request: Operation[Any], here: Callable[[], Awaitable[Any]]
     ) -> Any:  # noqa: ANN401 - of any kind
-        """See Engine.everywhere; a node that does not answer soon is left out."""
+        """See Engine.everywhere; a node that does not answer soon is left out of what is shown."""
         shards = self._broker.shards
         nodes = [] if shards is None else shards.nodes()
         if not nodes:
@@ -139,7 +139,8 @@ class Forwarding:
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(ask, node)
-        if not found and silent and request.CHANGES:
+        is_done = bool(found) and bool(getattr(request, "name", None))  # one thing that was there
+        if request.CHANGES and silent and not is_done:
             details = f"{', '.join(sorted(silent))} did not answer; look whether it is done there"
             raise Refused(Reason.NOT_AVAILABLE, details)
         if not found:  # who may not have it says more than those that do not

@@ -246,7 +246,8 @@ async def open_link(
                 link = NodeLink(transport, take, room)
                 await link.log_in(secret, user, virtual_host)
         except (OSError, TransportClosed, ProtocolError, trio.TooSlowError) as error:
-            details = f"node {leader.name}, which leads, is not reached at {address}"
+            why = f": {error}" if str(error) else ""
+            details = f"node {leader.name}, which leads, is not reached at {address}{why}"
             raise Refused(Reason.NOT_AVAILABLE, details) from error
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)

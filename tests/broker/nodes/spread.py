@@ -10,6 +10,7 @@ from streamd.operations.names import Name
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.broker.nodes.support import Nodes, RunningNode, until
+from tests.broker.tier.support import bodies
 from tests.support.server import FIRST, OK, Peer
 
 Three: TypeAlias = dict[str, RunningNode]  # a, b and c
@@ -84,6 +85,14 @@ async def led_by(node: RunningNode, stream: str, *names: str) -> str:
 def one_of(leaders: dict[str, str], node: str) -> str:
     """A stream that a node leads."""
     return next(name for name, leader in leaders.items() if leader == node)
+
+
+async def stored_at(three: Three, node: str) -> tuple[str, Peer]:
+    """A stream that a node leads, with a frame of messages, and their publisher."""
+    stream = one_of(await spread(three["a"], *NAMES), node)
+    publisher = await publisher_of(three[node], stream)
+    await publisher.store(bodies(0))
+    return stream, publisher
 
 
 async def manage(peer: Peer, request: Any) -> Any:

@@ -19,6 +19,7 @@ from tests.broker.nodes.spread import (
     read_from,
     spread,
     start_three,
+    stored_at,
 )
 from tests.broker.nodes.support import cluster, until
 from tests.broker.tier.support import A_FRAME, bodies
@@ -141,10 +142,7 @@ async def test_other_nodes_go_on_while_the_leader_of_the_cluster_is_gone(three: 
 
 
 async def test_one_that_wakes_up_confirms_nothing(three: Three) -> None:
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, publisher = await stored_at(three, "b")
     three["b"].pause()
     leader = await led_by(three["a"], stream, "a", "c")
     other = await publisher_of(three[leader], stream)
@@ -160,10 +158,7 @@ async def test_one_that_wakes_up_confirms_nothing(three: Three) -> None:
 
 async def test_what_was_deleted_does_not_come_back(three: Three) -> None:
     """Its node is gone before it hears of that, and one of its name is declared again."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, publisher = await stored_at(three, "b")
     peer = await three["a"].peer()
     three["b"].pause()
     assert await peer.code(c.Delete, stream) == OK
@@ -211,10 +206,7 @@ async def test_a_super_stream_is_spread(tmp_path: Path) -> None:
 
 
 async def test_offsets_are_with_who_leads_the_stream(three: Three) -> None:
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, publisher = await stored_at(three, "b")
     await publisher.send(c.StoreOffset("group", stream, 7))
     await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
     assert (await publisher.ask(c.QueryOffset, "group", stream)).offset == 7
@@ -262,10 +254,7 @@ async def test_what_a_node_has_not_confirmed_amqp_does_not_confirm(three: Three)
 
 
 async def test_operations_are_done_where_the_stream_is_led(three: Three) -> None:
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, _ = await stored_at(three, "b")
     for node in three.values():
         peer = await node.peer()
         words = (Pair("stream", stream), Pair("name", f"of {node.name}"))

@@ -25,6 +25,7 @@ from tests.broker.nodes.spread import (
     read_from,
     spread,
     start_three,
+    stored_at,
 )
 from tests.broker.nodes.support import cluster, until
 from tests.broker.tier.support import A_FRAME, bodies
@@ -34,10 +35,7 @@ from tests.support.server import FIRST, OK
 
 async def test_confirmed_right_after_it_was_created_again(three: Three) -> None:
     """The node that leads the shard has not read of it yet, and takes it for the earlier life."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, _ = await stored_at(three, "b")
     await trio.sleep(5)
     peer, other = await three["a"].peer(), await three["b"].peer()
     assert await peer.code(c.Delete, stream) == OK
@@ -51,10 +49,7 @@ async def test_confirmed_right_after_it_was_created_again(three: Three) -> None:
 
 
 async def test_confirmed_by_amqp_right_after_it_was_created_again(three: Three) -> None:
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, _ = await stored_at(three, "b")
     await trio.sleep(5)
     peer = await three["a"].peer()
     assert await peer.code(c.Delete, stream) == OK
@@ -68,10 +63,7 @@ async def test_confirmed_by_amqp_right_after_it_was_created_again(three: Three) 
 
 async def test_confirmed_by_an_operation_right_after_it_was_created_again(three: Three) -> None:
     """The leader of the cluster has the node publish that leads the shard."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, _ = await stored_at(three, "b")
     peer = await three["a"].peer()
     for number in range(4):
         await trio.sleep(5 + number / 2)  # between two looks at the log, at any time
@@ -86,10 +78,7 @@ async def test_confirmed_by_an_operation_right_after_it_was_created_again(three:
 
 async def test_nothing_is_published_while_the_log_cannot_be_read(three: Three) -> None:
     """A stream may be another one meanwhile; what it was can be read all the same."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, _ = await stored_at(three, "b")
     await trio.sleep(5)
 
     def before(_name: str, key: str) -> None:
@@ -108,10 +97,7 @@ async def test_nothing_is_published_while_the_log_cannot_be_read(three: Three) -
 
 async def test_a_client_that_goes_away_while_the_log_is_read(three: Three) -> None:
     """What it waited for is done all the same: others hear that their stream is another one."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, publisher = await stored_at(three, "b")
     await trio.sleep(5)
     peer = await three["a"].peer()
     waiting = [await three["b"].peer() for _ in range(3)]
@@ -181,10 +167,7 @@ async def test_confirmed_before_the_log_has_the_stream(three: Three) -> None:
 
 async def test_what_is_not_deleted_is_there(three: Three) -> None:
     """A deletion is in no log, as its node is killed before; the messages are gone all the same."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "a")
-    publisher = await publisher_of(three["a"], stream)
-    await publisher.store(bodies(0))
+    stream, _ = await stored_at(three, "a")
     await trio.sleep(10)
 
     def before(name: str, key: str) -> None:
@@ -276,10 +259,7 @@ async def test_moving_to_a_node_that_leads_no_streams(tmp_path: Path) -> None:
 
 async def test_a_shard_is_begun_while_the_log_does_not_answer(three: Three) -> None:
     """The other shards of a node go on."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    _, publisher = await stored_at(three, "b")
 
     def before(_name: str, key: str) -> None:
         if key.startswith(("v1/~log", "v1/cluster")):

@@ -22,6 +22,7 @@ from tests.broker.nodes.spread import (
     one_of,
     publisher_of,
     spread,
+    stored_at,
 )
 from tests.broker.nodes.support import RunningNode
 from tests.broker.tier.support import A_FRAME, bodies
@@ -80,10 +81,7 @@ async def test_a_virtual_host_is_deleted_and_made_again(three: Three) -> None:
 
 async def test_two_delete_a_stream_and_one_of_them_creates_it_again(three: Three) -> None:
     """It is gone for the second one before other nodes have heard of that."""
-    leaders = await spread(three["a"], *NAMES)
-    stream = one_of(leaders, "b")
-    publisher = await publisher_of(three["b"], stream)
-    await publisher.store(bodies(0))
+    stream, publisher = await stored_at(three, "b")
     one, two = await three["a"].peer(), await three["a"].peer()
     follower = _follower(three["b"])
     read = follower._read_log

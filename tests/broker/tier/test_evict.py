@@ -124,6 +124,19 @@ async def test_nothing_goes_that_publishers_are_known_by(
         assert cold(log) == [0, 100, 200, 300, 400]
 
 
+async def test_where_no_checkpoint_finds_room_segments_go_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That makes room."""
+    monkeypatch.setattr(Log, "is_sure_of", lambda *_: False)
+    async with tiered(tmp_path, FakeStore()) as server:
+        peer = await a_stream(server, stream_local_max_length_bytes="0")
+        await publish(peer, 0, 30)
+        await passes(600)
+        async with server.host.find("s").opened() as log:
+            assert cold(log) == [0, 100, 200, 300, 400]
+
+
 async def test_what_the_store_has_lost_is_stored_again_before_it_goes(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:

@@ -100,13 +100,20 @@ async def test_a_reader_is_seconds_behind(tmp_path: Path) -> None:
                 assert await reader.bodies(20) == bodies(200)
 
 
-async def test_a_reader_that_has_just_started_ends_where_the_store_does(tmp_path: Path) -> None:
-    """Not where it has read to: an earlier life of it has shown more."""
-    store = FakeStore()
-    async with tiered(tmp_path / "writer", store) as server:
+@asynccontextmanager
+async def _writing(folder: Path, store: FakeStore) -> AsyncIterator[Peer]:
+    """A publisher, whose first messages are in a segment in the store."""
+    async with tiered(folder / "writer", store) as server:
         peer = await _publisher(server)
         await peer.store(bodies(0))
         await _uploaded(server)
+        yield peer
+
+
+async def test_a_reader_that_has_just_started_ends_where_the_store_does(tmp_path: Path) -> None:
+    """Not where it has read to: an earlier life of it has shown more."""
+    store = FakeStore()
+    async with _writing(tmp_path, store) as peer:
         await peer.store(bodies(20), 21)
         reads = _Reads(store)
         reads.is_asleep = True
@@ -542,38 +549,31 @@ async def test_what_changes_while_a_manifest_is_on_its_way_is_looked_at_again(
 ) -> None:
     """The log of metadata says so; the manifest that arrives then is of before."""
     store = FakeStore()
-    async with tiered(tmp_path / "writer", store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        await _uploaded(server)
-        async with _reading(tmp_path, store) as reading:
-            follower = reading.server.broker.tier
-            assert isinstance(follower, Follower)
-            (one,) = follower._streams.values()
-            await passes(IDLE)
-            read, looks = follower._read, 0
+    async with _writing(tmp_path, store), _reading(tmp_path, store) as reading:
+        follower = reading.server.broker.tier
+        assert isinstance(follower, Follower)
+        (one,) = follower._streams.values()
+        await passes(IDLE)
+        read, looks = follower._read, 0
 
-            def change(followed: Any) -> Any:
-                nonlocal looks
-                looks += 1
-                if looks == 1:
-                    followed.due_at = 0.0  # as `_read_log` does
-                return read(followed)
+        def change(followed: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                followed.due_at = 0.0  # as `_read_log` does
+            return read(followed)
 
-            follower._read = change  # type: ignore[method-assign]
-            one.due_at = 0.0
-            await passes(2 * POLL_SECONDS + 1)
-            assert looks == 2
+        follower._read = change  # type: ignore[method-assign]
+        one.due_at = 0.0
+        await passes(2 * POLL_SECONDS + 1)
+        assert looks == 2
 
 
 async def test_slots_that_cannot_be_read_hold_neither_the_end_nor_a_late_reader(
     tmp_path: Path,
 ) -> None:
     store = FakeStore()
-    async with tiered(tmp_path / "writer", store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        await _uploaded(server)
+    async with _writing(tmp_path, store):
         reads = _Reads(store)
         reads.is_asleep = True
         async with _reading(tmp_path, store, reads) as reading, trio.open_nursery() as nursery:
