@@ -37,7 +37,9 @@ _LIVES = (1, 5, 40, 1 << 20)  # messages of a publisher, then another name is us
 _OVERLAPS = (0, 0, 1, 7, 30)  # messages that a named publisher sends again after a restart
 _AFTER_A_RESTART = 1_000
 _MANY, _TIRED = 60, 10  # who has published so many waits longer: long worlds cost too much
-_SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes; the last messages have fewer
+_SHORT, _LENGTH = 0.2, 12_000  # streams that keep so many bytes
+# Of a short stream: what the last messages begin in, and all of them, is what it keeps.
+_SHORT_SEGMENT = 4_000
 _ALL = 1 << 62
 _FOLDER = "streams/%2F/s"
 _DERIVED = (".index", ".filter", ".keys")
@@ -96,6 +98,8 @@ class Messages:
         self._is_strict = arguments["stream-filter-contract"] == "strict"
         if chance.random() < _SHORT:
             arguments["max-length-bytes"] = str(_LENGTH)
+            segment = min(int(arguments["stream-max-segment-size-bytes"]), _SHORT_SEGMENT)
+            arguments["stream-max-segment-size-bytes"] = str(segment)
             self._witness.keeps_all, self._witness.asked = False, _ALL
         async with connect(heartbeat=0) as client:
             await client.create(STREAM, arguments=arguments)

@@ -19,7 +19,7 @@ from streamd.broker.streams import log_keeper
 from tests.world.agreement import disagreements
 from tests.world.costly import Costly
 from tests.world.doors import ARGUMENTS, DOORS, Broken, Door, Gone
-from tests.world.history import Call, History
+from tests.world.history import LOST, Call, History
 from tests.world.models import OFFSETS, RESTART, RealmModel, RoutingModel, StreamModel
 from tests.world.rights import User
 from tests.world.sharing import Sharing
@@ -134,7 +134,10 @@ class People:
             try:
                 await door.open()
                 request = history.begin(call, who)
-                history.end(request, await door.ask(call.kind, history.name, *call.arguments))
+                answer = await door.ask(call.kind, history.name, *call.arguments)
+                # An offset that could not be written is kept, and there once there is room.
+                if answer != LOST or call.kind != "store":
+                    history.end(request, answer)
                 self._world.note(f"{door.name} {call.kind}", f"{history.name} {request}")
                 return
             except Gone:
