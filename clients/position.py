@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from clients.connection import ClientConnection
+from clients.errors import refusal
 from segments.gaps import num_lost
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
@@ -110,7 +111,8 @@ class Place:
         """
         if not connection.is_streamd:
             return None
-        arguments, figures = await self._describe(connection)
+        what = f"cannot read {self._stream}"
+        arguments, figures = await describe(connection, self._stream, what)
         if not figures:
             return None  # the next request is refused, too, and says why
         life = figures.get("life", self.life)
@@ -127,16 +129,8 @@ class Place:
         """
         if self.life is None:
             return False
-        _, figures = await self._describe(connection)
+        _, figures = await describe(connection, self._stream, f"cannot read {self._stream}")
         return figures.get("life", self.life) != self.life
-
-    async def _describe(
-        self, connection: ClientConnection
-    ) -> tuple[dict[str, str], dict[str, int]]:
-        """Its arguments and figures, nothing of one that is not there."""
-        answer = await connection.request(c.DescribeStreams, (self._stream,))
-        ((_, code, arguments, statistics),) = answer.streams
-        return (dict(arguments), dict(statistics)) if code == OK else ({}, {})
 
     async def _begin_anew(self, connection: ClientConnection, first: int) -> None:
         expected = self.start.value if self.start.type == AT_OFFSET else 0
@@ -189,3 +183,20 @@ class Place:
     def _move(self, moved: Moved) -> None:
         self.moved = moved
         logger.warning("%s", moved)
+
+
+async def describe(
+    connection: ClientConnection, stream: str, what: str
+) -> tuple[dict[str, str], dict[str, int]]:
+    """The arguments and figures of a stream, nothing of one that is not there or not for us.
+
+    Raises:
+        ConnectionLost: no answer came.
+        StreamNotAvailable: the server cannot say at the moment; without its arguments, nobody knows
+            which filter values its messages are to have.
+    """
+    answer = await connection.request(c.DescribeStreams, (stream,))
+    ((_, code, arguments, statistics),) = answer.streams
+    if code == ResponseCode.STREAM_NOT_AVAILABLE:
+        raise refusal(code, what)
+    return (dict(arguments), dict(statistics)) if code == OK else ({}, {})

@@ -17,6 +17,7 @@ import anyio
 from clients.connection import ClientConnection
 from clients.errors import ConnectionLost, PublishFailed, refusal
 from clients.filters import Declared
+from clients.position import describe
 from clients.signals import Signal
 from segments.compression import NAMES, pack
 from segments.message import Message
@@ -372,7 +373,7 @@ class Producer:
         if answer.code != OK:
             is_read_only = answer.code in _NOT_HERE and connection.is_read_only
             raise refusal(answer.code, what, _READ_ONLY if is_read_only else "")
-        await self._learn(connection)
+        await self._learn(connection, what)
         sequence = 0
         if self.name:
             answer = await connection.request(c.QueryPublisherSequence, self.name, self.stream)
@@ -383,12 +384,11 @@ class Producer:
             self._is_new, self.last_publishing_id = False, sequence
         self._go_on(connection, number, sequence)
 
-    async def _learn(self, connection: ClientConnection) -> None:
+    async def _learn(self, connection: ClientConnection, what: str) -> None:
         """See whether messages without a filter value are to get one here."""
         if self._filter_value is None and connection.is_streamd:
-            answer = await connection.request(c.DescribeStreams, (self.stream,))
-            ((_, _, arguments, _),) = answer.streams  # no arguments without the right to read
-            self._missing_value = Declared.by(dict(arguments)).missing_value_reader()
+            arguments, _ = await describe(connection, self.stream, what)
+            self._missing_value = Declared.by(arguments).missing_value_reader()
 
     def _go_on(self, connection: ClientConnection, number: int, sequence: int) -> None:
         """Send again what is not stored; up to `sequence` everything is, see the top."""

@@ -1,7 +1,7 @@
 """From a selector's text to what the server is asked for."""
 
 from clients.administration import Administration
-from clients.errors import PreconditionFailed
+from clients.errors import PreconditionFailed, refusal
 from clients.filters import Declared, SelectorFilter, SelectorRequest
 from segments.selector import NumberRule, parse_selector
 from streamd.wire.stream import ResponseCode
@@ -32,10 +32,13 @@ async def declared_by(client: Administration, stream: str) -> Declared:
 
     Raises:
         StreamDoesNotExist: there is no such stream.
+        StreamNotAvailable: the server cannot say at the moment.
     """
     if not client.is_streamd:
         return Declared()
     (info,) = await client.describe(stream)
+    if info.code == ResponseCode.STREAM_NOT_AVAILABLE:
+        raise refusal(info.code, f"cannot read {stream}")
     return Declared.by(info.arguments)
 
 

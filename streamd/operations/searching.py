@@ -4,7 +4,7 @@ import msgspec
 
 from segments.codec import ChunkHeader
 from segments.search.page import FoundMessage, LookedAt
-from streamd.operations.declaration import Allowed, OfStream
+from streamd.operations.declaration import Allowed, At, OfStream
 from streamd.operations.rights import Right
 from streamd.operations.streams import Offset
 
@@ -48,6 +48,7 @@ class FindMessages(OfStream[FoundPage], frozen=True, kw_only=True):
     """
 
     NAME = "message.find"
+    AT = At.WRITER
     NEEDS = Allowed(Right.READ)
 
     words: tuple[tuple[str, str], ...]
@@ -82,6 +83,7 @@ class GetMessage(OfStream[OneMessage], frozen=True, kw_only=True):
     """
 
     NAME = "message.get"
+    AT = At.WRITER
     NEEDS = Allowed(Right.READ)
 
     offset: Offset

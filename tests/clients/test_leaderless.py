@@ -1,14 +1,17 @@
 """A node of a cluster that nobody leads for a moment: publishers wait, and are not refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from clients import ConnectionLost
-from clients.errors import ServerRefused, StreamError, refusal
+from clients import ConnectionLost, Message
+from clients.errors import ServerRefused, StreamError, StreamNotAvailable, refusal
 from clients.reconnecting import Ids
 from streamd.wire.stream import ResponseCode, commands as c
+from tests.support.client import Network
+from tests.support.server import harness
 
 
 class _Connection:
@@ -68,3 +71,33 @@ def test_where_streams_have_other_leaders_all_try_again(kind: Any) -> None:
         _reopened(kind, ResponseCode.STREAM_NOT_AVAILABLE, is_spread=True)
     gone = _reopened(kind, ResponseCode.STREAM_DOES_NOT_EXIST, is_spread=True)
     assert isinstance(gone, ServerRefused)
+
+
+async def test_nobody_uses_a_stream_whose_arguments_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages would be stored without the filter values that consumers ask for."""
+    async with harness(tmp_path) as server, Network(server, monkeypatch).client() as client:
+        arguments = {"stream-filter-property": "region", "stream-filter-derive": "false"}
+        await client.create("s", arguments=arguments)
+        engine = server.server.engine
+        known = engine.refresh
+
+        async def silent(*_: object) -> dict[str, None]:
+            await trio.lowlevel.checkpoint()
+            return {"s": None}  # who leads it does not answer
+
+        engine.refresh = silent  # type: ignore[assignment]
+        with pytest.raises(StreamNotAvailable):
+            async with client.producer("s"):
+                pass
+        for words in ({}, {"filter_values": ["EU"], "filter_value": "region"}):
+            with pytest.raises(StreamNotAvailable):
+                async with client.consumer("s", **words):  # type: ignore[arg-type]
+                    pass
+        engine.refresh = known
+        async with client.producer("s") as producer:
+            await producer.send(Message(b"", application_properties={"region": "EU"}))
+        words = {"filter_values": ["EU"], "filter_value": "region"}
+        async with client.consumer("s", offset="first", until_end=True, **words) as found:  # type: ignore[arg-type]
+            assert [message.offset async for message in found] == [0]

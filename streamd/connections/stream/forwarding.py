@@ -92,7 +92,8 @@ class Forwarding:
     async def operation(self, request: Operation[Any]) -> Callable[[Name], Awaitable[Any]] | None:
         """What carries out an operation for a user; None where this server does."""
         if request.AT is At.WRITER:
-            if not await self._broker.read_on():  # it may be another stream since
+            is_read = await self._broker.read_on()
+            if request.CHANGES and not is_read:  # it may be another stream since
                 details = "the log of metadata cannot be read at the moment"
                 raise Refused(Reason.NOT_AVAILABLE, details)
             host = self._broker.virtual_hosts.get(request.vhost)  # type: ignore[attr-defined]

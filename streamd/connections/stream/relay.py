@@ -11,6 +11,7 @@ when a stream has another leader, that its publishers and consumers are over.
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,8 +43,9 @@ _USES: dict[Any, str] = {
 }
 _OF_STREAM = (
     *(c.DeclarePublisher, c.Subscribe, c.QueryPublisherSequence, c.QueryOffset, c.StoreOffset),
-    *(c.StreamStats, c.ResolveOffsetSpec),
+    *(c.StreamStats, c.ResolveOffsetSpec, c.Find),
 )
+_BESIDE = (c.DescribeSubscription, c.Find)  # what takes long is waited for beside all else
 
 
 class _Used(NamedTuple):
@@ -83,7 +85,7 @@ class Relay:
         """It is about something that another node has."""
         if isinstance(command, c.ConsumerUpdateResponse):
             return command.correlation_id in self._asked
-        if isinstance(command, c.StoreOffset):
+        if isinstance(command, c.StoreOffset | c.Find):
             host = self._context.host
             return self._forwarding.node_of(host, as_sent(command.stream)) is not None
         kind = type(command)
@@ -104,31 +106,35 @@ class Relay:
             if not isinstance(command, c.StoreOffset):  # which has no answer to wait for
                 await host.led_soon([name])
             node = self._forwarding.node_of(host, name)
-            return node is not None and await self._ask(node, command)
+            if node is None:
+                return False
+            await self._do(command, partial(self._ask, node, command))
+            return True
         elif self.is_for_others(command):
             kind = type(command)
             field = _USES.get(kind) or _ENDS[kind]
             used = self._used[field, getattr(command, field)]
-            if kind is c.DescribeSubscription:  # answered when the client has taken more
-                ask = partial(self._carry_out, used.way, command)
-                self._context.broker.supervisor.start_once("asking another node", ask)
-            else:
-                await self._carry_out(used.way, command)
+            await self._do(command, partial(self._carry_out, used.way, command))
             return True
         return False
+
+    async def _do(self, command: c.ClientCommand, ask: Callable[[], Awaitable[None]]) -> None:
+        if isinstance(command, _BESIDE):
+            self._context.broker.supervisor.start_once("asking another node", ask)
+        else:
+            await ask()
 
     def _is_taken(self, command: c.ClientCommand) -> bool:
         field = _DECLARES.get(type(command))
         return field is not None and (field, getattr(command, field)) in self._used
 
-    async def _ask(self, node: LeaderFacts, command: c.ClientCommand) -> bool:
+    async def _ask(self, node: LeaderFacts, command: c.ClientCommand) -> None:
         try:
             way = await self._way_to(node)
         except Refused as refused:
             self._refuse(command, refused)
-            return True
+            return
         await self._carry_out(way, command)
-        return True
 
     async def _carry_out(self, way: _Way, command: Any) -> None:  # noqa: ANN401 - of any kind
         link, kind = way.link, type(command)

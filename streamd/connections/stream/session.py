@@ -16,6 +16,7 @@ from streamd.connections.stream.relay import Relay
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.connections.stream.streams import Streams
 from streamd.connections.stream.subscriptions import Consumers
+from streamd.hop.declared import by_name
 from streamd.operations.cluster import ListLed, ReadOn
 from streamd.operations.connections import ConsumerFacts, PublisherFacts
 from streamd.operations.errors import Refused
@@ -173,11 +174,14 @@ class Session:
             of a stream would be lost.
         """
         match command:
-            case c.Manage(_, operation, _):
-                changes = self._context.is_node and operation not in _OF_NODES
+            case c.Manage(_, name, _):
+                is_asked = self._context.is_node and name not in _OF_NODES
+                operation = by_name().get(name)
+                changes = is_asked and (operation is None or operation.CHANGES)
             case _:
                 changes = isinstance(command, c.DeclarePublisher)
-        if not (changes or isinstance(command, c.Subscribe) or self._is_unknown(command)):
+                is_asked = changes or isinstance(command, c.Subscribe)
+        if not (is_asked or self._is_unknown(command)):
             return True
         is_read = await self._context.broker.read_on()
         self._unread_until = 0.0 if is_read else trio.current_time() + _UNREAD_SECONDS

@@ -1,8 +1,10 @@
 """Suspicions about shards; each of these fails where one is right."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from segments.store.object_store import TierError
@@ -10,6 +12,7 @@ from streamd.net import passing
 from streamd.operations.cluster import MoveShard
 from streamd.operations.names import Name
 from streamd.operations.publishing import PublishMessage
+from streamd.operations.searching import FindMessages, FoundPage
 from streamd.operations.streams import SetArguments
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
@@ -93,6 +96,38 @@ async def test_nothing_is_published_while_the_log_cannot_be_read(three: Three) -
     assert code == ResponseCode.STREAM_NOT_AVAILABLE
     await other.subscribe(stream, FIRST)
     assert await other.bodies(A_FRAME) == bodies(0)
+
+
+async def test_what_was_confirmed_is_found_at_each_node(three: Three) -> None:
+    """Those that only follow the node that leads have it a moment later."""
+    stream, publisher = await stored_at(three, "b")
+    peers = [await node.peer() for node in three.values()]
+    for number in range(1, 5):
+        await publisher.store(bodies(number * A_FRAME), first_id=number * A_FRAME + 1)
+        request = FindMessages(vhost=HOST, stream=Name(stream), words=(), seconds=1)
+        for peer in peers:
+            page = await peer.ask(c.Find, stream, ())
+            count = len(page.messages)
+            (row,) = (await manage(peer, request)).rows
+            answer = base64.b64decode("".join(value for _, value in row))
+            found = msgspec.msgpack.decode(answer, type=FoundPage)
+            assert count == len(found.messages) == (number + 1) * A_FRAME
+        await trio.sleep(number / 3)
+
+
+async def test_a_stream_is_searched_while_the_log_cannot_be_read(three: Three) -> None:
+    stream, _ = await stored_at(three, "b")
+
+    def before(_name: str, _key: str) -> None:
+        raise TierError("the store does not answer")
+
+    for node in three.values():
+        node.view.before = before
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=(), seconds=1)
+    for node in three.values():
+        peer = await node.peer()
+        assert len((await peer.ask(c.Find, stream, ())).messages) == A_FRAME
+        assert (await manage(peer, request)).code == OK
 
 
 async def test_a_client_that_goes_away_while_the_log_is_read(three: Three) -> None:

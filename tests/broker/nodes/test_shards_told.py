@@ -135,7 +135,7 @@ async def test_the_end_of_a_stream_is_its_leaders_where_its_log_is_open(three: T
     publisher, peer = await publisher_of(three["b"], stream), await three["c"].peer()
     await publisher.store(bodies(0))
     await trio.sleep(10)
-    assert (await peer.ask(c.Find, stream, ())).code == OK
+    assert (await peer.ask(c.DescribeFilters, stream)).code == OK
     assert three["c"].server is not None
     assert three["c"].server.server.broker.virtual_hosts[HOST].find(Name(stream)).is_open
     for number in range(1, 4):
