@@ -752,9 +752,13 @@ async def _begin_as_node(
         StartAgain: another node was faster.
     """
     supervisor = broker.supervisor
-    if shards is not None:
-        supervisor.start("keeping shards", _keeping(shards, broker, follower))
+
+    def keep_shards() -> None:
+        if shards is not None:
+            supervisor.start("keeping shards", _keeping(shards, broker, follower))
+
     if follower is not None:
+        keep_shards()
         node.stands_by(lambda: follower.cluster, partial(follower.has_local, node.config.confirm))
         supervisor.start("watching the leader", node.watch)
 
@@ -775,6 +779,7 @@ async def _begin_as_node(
         await node.leads(lambda: owner.cluster, owner.look)
     except SegmentsError as error:
         raise StartError(str(error)) from error
+    keep_shards()  # in a store without a root, that of another node would belong to no tier
 
     async def lead() -> None:
         await owner.fenced()

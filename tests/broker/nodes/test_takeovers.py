@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from segments.store.object_names import LOG_FOLDER, NODES_FOLDER
+from segments.store.object_names import CLUSTER, LOG_FOLDER, NODES_FOLDER
+from segments.store.object_store import TierError
 from streamd.server import StartError
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import Pair
@@ -53,6 +54,21 @@ async def test_a_standby_takes_over_from_a_leader_that_was_killed(tmp_path: Path
         a = nodes.start("a")
         await until(lambda: a.is_standby)
         assert nodes.leaders == ["b"]
+
+
+async def test_the_first_node_begins_while_the_store_has_its_moods(tmp_path: Path) -> None:
+    """It finds nothing there of its own, which would be a tier without its root."""
+
+    def before(name: str, key: str) -> None:
+        if (name, key) == ("create", CLUSTER) and trio.current_time() < 20:
+            raise TierError("the store does not answer")
+
+    async with cluster(tmp_path) as nodes:
+        a = nodes.start("a", confirm="store")
+        a.view.before = before
+        await until(lambda: a.is_leader)
+        peer = await _publisher(a)
+        await peer.store(bodies(0))
 
 
 async def test_a_leader_that_leaves_is_followed_at_once(tmp_path: Path) -> None:
