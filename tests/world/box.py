@@ -15,7 +15,7 @@ import trio
 
 from clients import ConnectionLost
 from segments.errors import leaves
-from streamd.server import STREAM, ServedProtocol, StartError
+from streamd.server import STREAM, ServedProtocol, StartAgain, StartError
 from tests.support.amqp import AmqpPeer
 from tests.support.amqp10 import Amqp10Peer
 from tests.support.client import MemoryByteStream
@@ -94,11 +94,18 @@ class Box:
         self.num_stops = 0
         self._app: tuple[Harness, Any] | None = None
         self.was_wiped = False
+        self._is_starting = False
+        self._stop = trio.Event()
         self._chance = chance
         self._now_ms = now_ms
         self._began = began
         self._life = trio.CancelScope()
         self._behind: Callable[[], None] | None = None
+
+    @property
+    def is_node(self) -> bool:
+        """Its server is one of a cluster, and is started again when it becomes something else."""
+        return "node" in self.settings
 
     async def live(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start servers, one after the other."""
@@ -106,30 +113,36 @@ class Box:
         self._context = copy_context()  # of all that the server does
         is_first = True
         while not self.is_over:
+            is_other = False
             with trio.CancelScope() as self._life:
                 data, num_refused = self.machine.data, self.machine.num_refused
+                self._is_starting, self._stop = True, trio.Event()
                 try:
                     async with serving(
                         data, self._now_ms, is_polled=True, **self.settings
                     ) as server:
                         self._began(server)
-                        self.server = server
+                        self.server, self._is_starting = server, False
                         if is_first:
                             task_status.started()
                             is_first = False
                         try:
-                            await trio.sleep_forever()
+                            await server.server.ended(self._stop)
                         finally:
                             self.server = None
+                    is_other = not self._stop.is_set()
+                except* StartAgain:
+                    is_other = True
                 except* StartError as group:
                     is_fine = num_refused == self.machine.num_refused
                     if is_fine and data == self.machine.data and not self.may_refuse():
                         self.refusals.append(str(next(leaves(group))))
+            self._is_starting = False
             self._tell_of_end()
             behind, self._behind = self._behind, None
             if behind is not None:
                 behind()
-            if not self.is_over:
+            if not self.is_over and not is_other:
                 await trio.sleep(self._chance.choice(_AWAY))
 
     async def comes_up(self) -> None:
@@ -226,6 +239,13 @@ class Box:
                 if not isinstance(line, Line | MemoryByteStream):
                     line.kill()  # a request over HTTP; the others hear it from the server
             self.lines.clear()
+            self._leave_in_order()
+
+    def _leave_in_order(self) -> None:
+        """A node says that it has left, which takes some time."""
+        if self.is_node:
+            self._stop.set()
+        else:
             self._life.cancel()
 
     def kill(self) -> bool:
@@ -242,9 +262,9 @@ class Box:
         return self._vanish(self.machine.wipe)
 
     def _vanish(self, leave: Callable[[], None]) -> bool:
-        if self.server is None:
+        if self.server is None and not (self.is_node and self._is_starting):
             return False
-        self.server = None
+        self.server, self._is_starting = None, False
         self._cut_all()
         self.left()
         leave()
@@ -261,7 +281,7 @@ class Box:
         await server.server.drain()
         await trio.sleep(_READ_SECONDS)
         self._cut_all()
-        self._life.cancel()
+        self._leave_in_order()
 
     def _cut_all(self) -> None:
         for line in self.lines:

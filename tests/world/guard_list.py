@@ -1967,6 +1967,27 @@ _READ_OF = [
 
 _NODES = [
     Guard(
+        "who leads a stream is asked for searches",
+        "nodes",
+        "streamd/connections/stream/relay.py",
+        "    *(c.StreamStats, c.ResolveOffsetSpec, c.Find),\n",
+        "    *(c.StreamStats, c.ResolveOffsetSpec),\n",
+    ),
+    Guard(
+        "nobody uses a stream whose arguments are not known",
+        "nodes",
+        "clients/position.py",
+        "    if code == ResponseCode.STREAM_NOT_AVAILABLE:\n",
+        "    if code == ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE:\n",
+    ),
+    Guard(
+        "no shard is begun before the cluster has a root",
+        "nodes",
+        "streamd/server.py",
+        "    await owner.settled()\n    if owner.fence:",
+        "    keep_shards()\n    await owner.settled()\n    if owner.fence:",
+    ),
+    Guard(
         "heartbeats of a node that stands by are not the leader's",
         "tier",
         "streamd/broker/nodes/watch.py",

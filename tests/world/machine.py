@@ -20,6 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import trio
+
 from segments import disk as segments_disk
 from segments.errors import FLUSH, StorageError
 from streamd.broker.catalog.catalog import CATALOG_FILE
@@ -53,6 +55,7 @@ class Machine:
         num_refused: how many have been.
         broken_at: when that began, until the next server.
         rotten: names of files that are, or were, not what was written.
+        goes_on: what it has asked disk or store for is not answered until then; None: it is.
         kinds: of operations that there were, and how many of each: what is done to which file.
         before_each: is called before each, with its kind, its path and, of a write, what is
             written; what it looks at has been done by then, and nothing of this one.
@@ -69,6 +72,7 @@ class Machine:
         self.num_refused = 0
         self.broken_at: float | None = None
         self.rotten: set[str] = set()
+        self.goes_on: trio.Event | None = None
         self.kinds: Counter[str] = Counter()
         self.before_each: Callable[[str, str, Write | None], None] = lambda *_: None
         self._left, self._due = 0, _nothing
@@ -90,6 +94,24 @@ class Machine:
     def disarm(self) -> None:
         """Do not, if it has not happened yet."""
         self._left = 0
+
+    def pause(self) -> trio.Event:
+        """As SIGSTOP, until the event is set."""
+        if self.goes_on is None:
+            self.goes_on = trio.Event()
+        return self.goes_on
+
+    def go_on(self) -> None:
+        """It does."""
+        if self.goes_on is not None:
+            self.goes_on.set()
+            self.goes_on = None
+
+    async def gone_on(self) -> None:
+        """Return when it is not paused; who is paused is not cancelled either."""
+        while (event := self.goes_on) is not None:
+            with trio.CancelScope(shield=True):
+                await event.wait()
 
     def _step(
         self,
@@ -182,6 +204,7 @@ class Machine:
 
     def _leave(self) -> Path:
         before = self.data
+        self.go_on()
         self.num_lives += 1
         self.data = self._folder / f"data-{self.num_lives}"
         self._root = str(self.data)

@@ -396,8 +396,9 @@ class Messages:
         if chance.random() < 0.3:
             words["newest"] = True
         finding = client.find(STREAM, **words)
+        was_read_only = client.is_read_only  # who only follows may be a moment behind
         results = [seen_of(received) async for received in finding]
-        if finding.is_all:
+        if finding.is_all and not (was_read_only or client.is_read_only):
             self._witness.found.append(Found(message, results))
 
     async def walk(self) -> None:
@@ -408,6 +409,7 @@ class Messages:
             while not self._world.is_ending:
                 await trio.sleep(chance.choice((0.1, 2)) * (1 + len(witness.walks)))
                 kind, newest = chance.randrange(KINDS), chance.random() < 0.3
+                was_read_only = client.is_read_only
                 wants = has(kind)
                 known = {sent for sent in witness.confirmed if wants(sent)}
                 after, results = "", []
@@ -420,7 +422,8 @@ class Messages:
                     if not after:
                         break
                     await trio.sleep(chance.choice((0, 0, 0.5)))
-                witness.walks.append(Walk(wants, known, results, newest))
+                if not (was_read_only or client.is_read_only):
+                    witness.walks.append(Walk(wants, known, results, newest))
 
         await self._world.repeat("walk", work)
 

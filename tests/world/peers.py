@@ -4,9 +4,10 @@ What our client library makes good, they notice: a chunk that comes before the a
 subscription, or without credit; what is stored of frames that were sent behind one that is refused.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -21,6 +22,8 @@ from tests.support.server import FIRST, Chunk, Peer
 from tests.world.box import GONE
 from tests.world.witness import Follower, Sent, read
 from tests.world.world import Program, World
+
+Reach: TypeAlias = Callable[[], Awaitable[AbstractAsyncContextManager[Peer]]]
 
 _AT_OFFSET = 4
 _PAUSES = (0.01, 0.3, 2)  # seconds until one is started again
@@ -51,13 +54,15 @@ async def repeat(world: World, name: str, work: Program, chance: Random) -> None
         await trio.sleep(chance.choice(_PAUSES))
 
 
-async def follow(world: World, stream: str, name: str, last: list[Sent]) -> None:
+async def follow(
+    world: World, stream: str, name: str, last: list[Sent], reach: Reach | None = None
+) -> None:
     """Read all messages, by offsets that it keeps itself, until the last ones have come."""
     follower = world.witness.followers[name] = Follower(lambda _: True)
     chance, missing = world.chance_of(name), set(last)
 
     async def work() -> None:
-        async with world.box.peer() as peer:
+        async with await reach() if reach else world.box.peer() as peer:
             asked = follower.seen[-1].offset + 1 if follower.seen else 0
             start = OffsetSpecification(_AT_OFFSET, asked) if asked else FIRST
             follower.begins(asked)
@@ -132,7 +137,12 @@ async def publish(
 
 
 async def publish_named(
-    world: World, stream: str, name: str, message_of: Callable[[Sent], Message], share: float
+    world: World,
+    stream: str,
+    name: str,
+    message_of: Callable[[Sent], Message],
+    share: float,
+    reach: Reach | None = None,
 ) -> None:
     """Publish under a name, frame after frame without a wait, until the world is ending.
 
@@ -142,6 +152,7 @@ async def publish_named(
         name: of the publisher.
         message_of: makes a message.
         share: of messages that have another filter value than they say, and are refused.
+        reach: a connection to the server that it publishes at.
     """
     chance, witness = world.chance_of(name), world.witness
     witness.named.add(name)
@@ -149,10 +160,10 @@ async def publish_named(
 
     async def work() -> None:
         nonlocal first
-        async with world.box.peer() as peer:
+        async with await reach() if reach else world.box.peer() as peer:
             if await peer.code(c.DeclarePublisher, 1, name, stream) != ResponseCode.OK:
                 raise Refused("no publisher")
-            begins, refusals = first, world.box.machine.num_refused
+            begins, refusals = first, world.num_refused()
             following = first
             while not world.is_ending or first < following:
                 for _ in range(0 if world.is_ending else chance.choice((0, 1, 4))):
@@ -165,7 +176,7 @@ async def publish_named(
                 if following > begins and chance.random() < 0.2:
                     stored = await _sequence(peer, name, stream)
                     refused = [found for found in peer.unasked if isinstance(found, c.PublishError)]
-                    is_fine = refusals == world.box.machine.num_refused and not refused
+                    is_fine = refusals == world.num_refused() and not refused
                     if stored < following - 1 and is_fine:
                         witness.faults.append(f"what was published before counts: {following - 1}")
                 with trio.move_on_after(chance.choice((0, 0.1, 2))):

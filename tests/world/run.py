@@ -18,11 +18,13 @@ from random import Random
 from typing import NamedTuple
 
 from tests.world.messages import Messages
+from tests.world.nodes import Nodes
 from tests.world.people import People
 from tests.world.tier import Tier
 from tests.world.world import Fault, World
 
 PARTS = {"messages": Messages, "tier": Tier, "people": People}
+_CLUSTERS = 0.15  # of worlds are three nodes
 
 _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _MOST_KEPT = 500  # worlds that are worth a change
@@ -59,12 +61,14 @@ class Result(NamedTuple):
 def parts_of(seed: int) -> tuple[str, ...]:
     """Those that a seed chooses."""
     chance = Random(f"{seed}/parts")
+    if Random(f"{seed}/nodes").random() < _CLUSTERS:
+        return "nodes", "messages"
     return tuple(name for name in PARTS if chance.random() < 0.6) or (chance.choice(list(PARTS)),)
 
 
 def make(plan: Plan, folder: Path) -> World:
     """The world of a plan, in an empty folder."""
-    parts = [PARTS[name] for name in plan.parts or parts_of(plan.seed)]
+    parts = [(PARTS | {"nodes": Nodes})[name] for name in plan.parts or parts_of(plan.seed)]
     return World(folder, plan.seed, parts, only=plan.only, faults=plan.faults)
 
 

@@ -266,15 +266,19 @@ class Line:
     Args:
         store: it leads to.
         wrote: is told of each object that was written or removed.
+        own: what is wrong with this way alone.
 
     Attributes:
         is_cut: the server is no more; nothing of it reaches the store.
     """
 
-    def __init__(self, store: WorldStore, wrote: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, store: WorldStore, wrote: Callable[[str, str], None], own: Callable[[], Trouble]
+    ) -> None:
         self.is_cut = False
         self._store = store
         self._wrote = wrote
+        self._own = own
 
     def __repr__(self) -> str:
         return repr(self._store)
@@ -283,7 +287,10 @@ class Line:
         def call(*arguments: Any) -> Any:
             if self.is_cut:
                 raise TierError(f"cannot reach {self}: this server is no more")
-            is_lost = self._store.meet(name, str(arguments[0]))
+            own = self._own()
+            if own.refused:
+                raise TierError(f"cannot reach {self}: the way is cut")
+            is_lost = self._store.meet(name, str(arguments[0])) or bool(own.unanswered)
             if name == "create" and self._store.is_late(*arguments):
                 raise TierError(f"{self._store} has not answered: the connection broke off")
             found = getattr(self._store, name)(*arguments)

@@ -6,8 +6,8 @@ is lost and a new one restored from the store; the old one may go on, or be star
 """
 
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,63 +16,28 @@ from typing import Any
 import trio
 
 from clients import Client, Message, NoOffset, StreamError
-from segments.store import stores
 from segments.store.cluster import Root, encode_root
-from segments.store.object_store import ObjectStore
 from tests.support.fake_store import Kept
 from tests.support.server import Harness
 from tests.world.box import Box
+from tests.world.lives import LIVES, Lives
 from tests.world.messages import SQL, STREAM, Messages, has, message_of, seen_of
-from tests.world.store import (
-    CLUSTER,
-    LOG,
-    SNAPSHOTS,
-    WAL,
-    Line,
-    Manifest,
-    Objects,
-    Trouble,
-    WorldStore,
-    read_cluster,
-)
-from tests.world.witness import Sent, parse
-from tests.world.witness_tier import FENCED_SECONDS, Read, Taken, TierWitness
+from tests.world.store import CLUSTER, WAL, Manifest, Objects, read_cluster
+from tests.world.stored import LASTS, SharedStore
+from tests.world.witness import Sent
+from tests.world.witness_tier import FENCED_SECONDS, Taken, TierWitness
 from tests.world.world import Program, World
 
 _GROUP = "g"
-LIVES = "t"  # a stream that is deleted and made again
 _ALL_BYTES = "1000000000"
 _READER, _OLD = "reader", "old"
 _READER_URI, _OLD_URI = (f"rabbitmq-stream://guest:guest@{name}:5552/" for name in (_READER, _OLD))
-_FAILS = (0.1, 0.4, 1)  # of requests
-_TROUBLED = (
-    "",
-    "",
-    CLUSTER,
-    LOG,
-    LOG,
-    SNAPSHOTS,
-    "/manifest",
-    ".segment",
-    ".tracking",
-)  # parts of keys
 _CONFIRM = "stream-confirm"
 _HOW_CONFIRMED = ("local", "local", "server", "declared", "switched")  # what says: in the store
 _INTERVALS_MS = (1, 20, 200, 2_000)
 _HELD_SECONDS = 35.0  # until a server asks a store again that had failed, and is answered
 _BEGINS_SECONDS = 15.0  # in which a server reads what its store has to follow its disk
 _DELETED_SECONDS = 30.0  # after which a new machine knows that a stream was deleted
-_LATE = (0.0, 0.01, 0.5, 5.0)
-_TROUBLES = (
-    *(Trouble(refused=rate) for rate in _FAILS),
-    *(Trouble(unanswered=rate) for rate in _FAILS),
-    *(Trouble(conflict=rate) for rate in _FAILS),
-    *(Trouble(cut=rate) for rate in _FAILS),
-    *(Trouble(late=rate) for rate in _FAILS),
-    Trouble(seconds=_LATE),
-    Trouble(0.1, 0.1, 0.1, 0.1, _LATE),
-)
-_LASTS = (0.1, 1, 5, 40)  # seconds that something is wrong with the store
 _MOST_BRIEF = 5  # streams
 _ANSWERED = 1  # second after which a server knows what the store has done
 _SOON = 0.1  # seconds in which a server hears that somebody has gone
@@ -99,7 +64,6 @@ class Tier:
     def __init__(self, world: World) -> None:
         self._world = world
         chance = world.chance_of("tier")
-        self.store = WorldStore(world.chance_of("store"), world.now_ms)
         self.told = TierWitness(world.witness)
         self._chance = chance
         self._settings: dict[str, Any] = {
@@ -110,33 +74,33 @@ class Tier:
         self._how_confirmed = confirming.choice(_HOW_CONFIRMED)
         self._settings["confirm_interval_ms"] = confirming.choice(_INTERVALS_MS)
         self._is_folder = not self._confirms_in_store or confirming.random() < 0.6
-        self._troubled = (*_TROUBLED, *[WAL] * (6 if self._confirms_in_store else 0))
+        names = ("", _READER, _OLD)
+        self._shared = SharedStore(world, names, confirms=self._confirms_in_store)
+        self._shared.wrote |= {_READER: self._reader_wrote, _OLD: self._old_wrote}
+        self._shared.calmed = self._calmed
+        self.store = self._shared.store
         self._deleted_at: dict[str, float] = {}
-        self._lines: dict[str, list[Line]] = {"": [], _READER: [], _OLD: []}
         self._loses = chance.random() < 0.15  # objects: then nobody needs those but this server
         self._has_reader = chance.random() < 0.7 and not self._loses
         self._replaced_at: float | None = None  # when another machine took over
         self._began_at = 0.0
         self._left: set[str] = set()  # of streams whose deletion could not be written down
         self._old_life = 0
-        self._is_living = False
         self._messages = next((part for part in world.parts if isinstance(part, Messages)), None)
-        self._life, self._gone, self._cut = 0, set[int](), dict[int, int]()
-        self._torn: set[int] = set()
+        self._lives = Lives(world, self.told.reads, **{"stream-local-max-length-bytes": "0"})
         kind = "file:///bucket" if self._is_folder else "s3://bucket"
-        for name in self._lines:
-            box = world.boxes[name] if name in world.boxes else world.add_box(name)
-            box.settings |= self._settings | {"tier": f"{kind}/{name or 'main'}"}
-            box.left = partial(self._cut_lines, name)
+        for name in names:
+            self._shared.lead_to(name, kind)
+            box = world.boxes[name]
+            box.settings |= self._settings
             box.may_refuse = partial(self._may_refuse, box)
             if name != _READER and self._how_confirmed == "server":
                 box.settings["confirm"] = "store"
+        world.boxes[""].left = self._cut_lines
         world.boxes[_READER].settings["read_only"] = True
         world.began.append(self._began)
-        world.request_seconds = self.store.delay
         world.keeps_confirms = self._keeps_confirms
         world.holds_streams = self._holds_streams
-        world.contexts.append(self._opening())
 
     @property
     def _confirms_in_store(self) -> bool:
@@ -152,28 +116,10 @@ class Tier:
         is_troubled = trio.current_time() - self.store.troubled_at < _HELD_SECONDS
         return self._how_confirmed == "server" and (is_troubled or not self.store.is_calm)
 
-    @contextmanager
-    def _opening(self) -> Iterator[None]:
-        """Servers that start in this block find the store."""
-        opened, stores.open_store = stores.open_store, self._open
-        try:
-            yield
-        finally:
-            stores.open_store = opened
-
-    def _open(self, url: str, _endpoint: str = "") -> ObjectStore:
-        name = url.rpartition("/")[2].replace("main", "")
-        wrote = {"": self._wrote, _READER: self._reader_wrote, _OLD: self._old_wrote}
-        line: Any = Line(self.store, wrote[name])
-        self._lines[name].append(line)
-        return line  # type: ignore[no-any-return]
-
-    def _cut_lines(self, name: str) -> None:
-        if not name and self._world.witness.flushes != "always":
+    def _cut_lines(self) -> None:
+        if self._world.witness.flushes != "always":
             self.told.offset = None  # it may be lost with the power, on this machine
-        for line in self._lines[name]:
-            line.is_cut = True
-        self._lines[name].clear()
+        self._shared.cut_lines("")
 
     def _may_refuse(self, box: Box) -> bool:
         """The store was away when it was needed for a start."""
@@ -201,9 +147,6 @@ class Tier:
             self._world.witness.left.append(left)
 
     # -- what is written into the store
-
-    def _wrote(self, name: str, key: str) -> None:
-        """Nothing to say of the server that has the tier; see WorldStore."""
 
     def _reader_wrote(self, name: str, key: str) -> None:
         self.told.written.append(f"{key} ({name})")
@@ -239,15 +182,15 @@ class Tier:
             world.nursery.start_soon(world.boxes[_READER].live)
 
     def programs(self) -> dict[str, Program]:
-        found: dict[str, Program] = {"lives": self._live, "upload": self._upload}
+        found: dict[str, Program] = {"lives": self._lives.live, "upload": self._upload}
         found["brief"] = self._be_brief
-        found["read t"] = partial(self._read_lives, "read t", "")
+        found["read t"] = partial(self._lives.read, "read t", "")
         if self._messages is not None:
             both, group = has(kind=2, tone=1), partial(self._messages.follow, group=_GROUP)
             found["group"] = partial(group, "group", both)
         if not self._has_reader:
             return found
-        found["reader t"] = partial(self._read_lives, "reader t", _READER_URI)
+        found["reader t"] = partial(self._lives.read, "reader t", _READER_URI, is_at_once=False)
         found["refused"] = self._is_refused
         if self._messages is not None:
             follow = partial(self._messages.follow, uri=_READER_URI)
@@ -267,8 +210,7 @@ class Tier:
 
     def harms(self) -> dict[str, Program]:
         found: dict[str, Program] = {
-            "store trouble": self._trouble,
-            "store away": self._go_away,
+            **self._shared.harms(),
             "objects missing": self._hide,
             "old manifest": self._age,
             "old listings": self._freeze,
@@ -293,7 +235,7 @@ class Tier:
 
     async def finish(self) -> None:
         """The store answers, and no old server is left; what it has confirmed survives the last."""
-        self._calm()
+        self._shared.calm()
         self.store.land(1)
         is_safe = self._confirms_in_store  # or the last messages may be lost, rightly
         if self._how_confirmed == "switched":
@@ -304,9 +246,9 @@ class Tier:
         self._world.boxes[_OLD].end()
         if self._messages is not None:
             await self._world.repeat("register", self._register)
-        while self._is_living:
+        while self._lives.is_going_on:
             await trio.sleep(0.1)
-        await self._world.repeat("the last life", self._live_on)
+        await self._world.repeat("the last life", self._lives.live_on)
 
     async def _wait_for_old(self) -> None:
         """A server that was replaced goes on until it must know."""
@@ -314,32 +256,7 @@ class Tier:
         while old.server is not None and (self._seconds_replaced() or 0) < FENCED_SECONDS + 5:
             await trio.sleep(1)
 
-    # -- a stream that is deleted and made again
-
-    async def _live(self) -> None:
-        world, chance = self._world, self._world.chance_of("lives")
-        arguments = {
-            "stream-max-segment-size-bytes": chance.choice(("1500", "4000")),
-            "stream-chunk-max-records": "4",
-            "stream-local-max-length-bytes": "0",
-        }
-
-        async def work(client: Client) -> None:
-            await self._begin_life(client, arguments)
-            while not world.is_ending:
-                await self._publish_lives(client, chance)
-                if chance.random() < 0.2:
-                    await self._cut_life(client, chance)
-                if chance.random() < 0.2:
-                    await client.delete(LIVES)
-                    self._gone.add(self._life)
-                    await self._begin_life(client, arguments)
-
-        self._is_living = True
-        while not world.is_ending:
-            await world.attempt("lives", work)
-            await trio.sleep(chance.choice((0.1, 1)))
-        self._is_living = False
+    # -- streams that are deleted
 
     async def _be_brief(self) -> None:
         """Streams that are deleted for good."""
@@ -362,49 +279,6 @@ class Tier:
                 await trio.sleep(chance.choice((1, 10)))
 
         await world.repeat("brief", work)
-
-    async def _begin_life(self, client: Client, arguments: dict[str, str]) -> None:
-        """Make it; one that is there may be of an earlier life, and goes."""
-        if await client.exists(LIVES):
-            await client.delete(LIVES)
-            self._gone.add(self._life)
-        self._life += 1
-        await client.create(LIVES, arguments=arguments)
-
-    async def _publish_lives(self, client: Client, chance: Random) -> None:
-        async with client.producer(LIVES, name="l") as producer:
-            first = producer.last_publishing_id + 1
-            for number in range(first, first + chance.choice((1, 5, 40))):
-                await producer.send(Message(str(Sent(f"l{self._life}", number)).encode()))
-            await producer.flush()
-        await trio.sleep(chance.choice((0, 0.3, 3)))
-
-    async def _cut_life(self, client: Client, chance: Random) -> None:
-        end = (await client.stats(LIVES))["committed_offset"] + 1
-        before = chance.randint(max(0, end - 60), max(0, end))
-        self._cut[self._life] = max(before, self._cut.get(self._life, 0))
-        await client.truncate(LIVES, before=before)
-
-    async def _read_lives(self, name: str, uri: str) -> None:
-        """Read all that there is of it, from its first message."""
-        world, chance = self._world, self._world.chance_of(name)
-
-        async def work(client: Client) -> None:
-            seen: list[tuple[int, int, int]] = []
-            gone = frozenset(self._gone) if not uri else frozenset[int]()
-            try:
-                async with client.consumer(LIVES, offset="first", until_end=True) as consumer:
-                    async for received in consumer:
-                        sent = parse(bytes(received.body))
-                        seen.append((received.offset, int(sent.who[1:]), sent.number))
-                        if chance.random() < 0.05:
-                            await trio.sleep(chance.choice((0.1, 3)))
-            finally:
-                self.told.reads.append(Read(seen, gone, self._cut, frozenset(self._torn)))
-
-        while not world.is_ending:
-            await world.attempt(name, work, uri=uri, retry_seconds=0)
-            await trio.sleep(chance.choice((0.1, 1, 5)))
 
     # -- programs
 
@@ -483,30 +357,14 @@ class Tier:
 
     # -- what goes wrong with the store
 
-    def _for_a_while(self, seconds: float) -> None:
-        async def calm() -> None:
-            await trio.sleep(seconds)
-            self._calm()
-
-        self._world.nursery.start_soon(calm)
-
-    def _calm(self) -> None:
-        if not self.store.calm():
+    def _calmed(self, is_fine: bool) -> None:
+        if not is_fine:
             self.told.begun.append(CLUSTER)
-
-    async def _trouble(self) -> None:
-        chance = self._world.chance
-        self.store.trouble = chance.choice(_TROUBLES)._replace(part=chance.choice(self._troubled))
-        self._for_a_while(self._world.chance.choice(_LASTS))
-
-    async def _go_away(self) -> None:
-        self.store.is_away = True
-        self._for_a_while(self._world.chance.choice(_LASTS))
 
     async def _unmount(self) -> None:
         if read_cluster(self.store.right) is not None:
             self.store.mount({})
-            self._for_a_while(self._world.chance.choice(_LASTS))
+            self._shared.for_a_while(self._world.chance.choice(LASTS))
 
     async def _mount_another(self) -> None:
         """The place of another tier, or of this one as it was earlier.
@@ -521,7 +379,7 @@ class Tier:
             store.mount(dict(chance.choice(past)))
         else:
             store.mount({CLUSTER: Kept(encode_root(_ANOTHER), "another", 0)})
-        self._for_a_while(chance.choice(_LASTS))
+        self._shared.for_a_while(chance.choice(LASTS))
 
     async def _hide(self) -> None:
         """Objects of segments are missing: some, or some of one kind."""
@@ -531,7 +389,7 @@ class Tier:
         keys = [key for key in keys if key.rpartition("/")[2].count(".") == 3]  # of segments
         if self.store.objects is self.store.right:
             self.store.hide(sorted(keys))
-            self._for_a_while(chance.choice(_MISSING))
+            self._shared.for_a_while(chance.choice(_MISSING))
 
     async def _age(self) -> None:
         """The manifest of a stream is missing, or an older one: not all of the store is there."""
@@ -545,7 +403,7 @@ class Tier:
         earlier = (one.get(key) for one in store.past)
         older = [one for one in earlier if one is not None and one is not store.right[key]]
         store.age(key, chance.choice([None, *older]))
-        self._for_a_while(chance.choice(_MISSING))
+        self._shared.for_a_while(chance.choice(_MISSING))
 
     async def _damage(self) -> None:
         """A slot cannot be read, until it is calm: what comes behind it counts all the same."""
@@ -557,7 +415,7 @@ class Tier:
         content = bytearray(store.right[key].content)
         content[chance.randrange(len(content))] ^= 1
         store.age(key, Kept(bytes(content), "damaged", 0))
-        self._for_a_while(chance.choice(_MISSING))
+        self._shared.for_a_while(chance.choice(_MISSING))
 
     async def _lose_objects(self) -> None:
         """The store loses objects of segments whose files are there, while the server is down."""
@@ -577,7 +435,7 @@ class Tier:
         if "restore" in self._world.box.settings:
             return  # it has to see what there is
         self.store.freeze_listings()
-        self._for_a_while(self._world.chance.choice(_LASTS))
+        self._shared.for_a_while(self._world.chance.choice(LASTS))
 
     # -- what goes wrong with machines
 
@@ -603,8 +461,7 @@ class Tier:
         box.settings["restore"] = True
         self.store.thaw_listings()
         manifests = self.store.manifests()
-        self._gone.clear()
-        self._torn.add(self._life)
+        self._lives.lose()
         if self._messages is not None:
             found = manifests.get(STREAM)
             first, following = (0, 0) if found is None else (found.first, found.next)
@@ -772,13 +629,6 @@ class Tier:
         if limit.cancelled_caught:
             last = "; ".join(self._world.events[-3:])
             self.told.hangs.append(f"{what} did not come to an end: {last}")
-
-    async def _live_on(self, client: Client) -> None:
-        """Begin a last life that is stored: what is left of earlier ones is to go."""
-        if not await client.exists(LIVES):
-            self._life += 1
-            await client.create(LIVES)
-        await self._publish_lives(client, Random(0))
 
     async def _upload_all(self) -> None:
         async def work(client: Client) -> None:

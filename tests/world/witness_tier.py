@@ -3,7 +3,7 @@
 The witness reads the store as docs/internals/tier.md says that it is to be read.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -183,7 +183,12 @@ def _stored_offsets_are_restored(told: TierWitness) -> Iterator[str]:
 
 def _a_life_is_one_stream(told: TierWitness) -> Iterator[str]:
     """internals/tier.md: "created again shares nothing with the one before"."""
-    for seen, gone, cut, torn in told.reads:
+    yield from mixed_lives(told.reads)
+
+
+def mixed_lives(reads: Iterable[Read]) -> Iterator[str]:
+    """What was read of lives that are over, or of several, or with messages left out."""
+    for seen, gone, cut, torn in reads:
         lives = {life for _, life, _ in seen}
         if len(lives - torn) > 1 or lives & gone:
             yield f"of a stream whose lives {sorted(gone)} are over, {sorted(lives)} were read"

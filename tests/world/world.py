@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import thread_time
@@ -41,6 +42,7 @@ from tests.support.client import MemoryByteStream
 from tests.support.proxy import Cut
 from tests.support.server import Harness, simulated
 from tests.support.syncs import work_beside
+from tests.world import machine as machines
 from tests.world.box import Box
 from tests.world.limits import lowered
 from tests.world.machine import Machine, brings_to_device
@@ -116,8 +118,8 @@ class World:
         faults: in order; by default the seed chooses.
 
     Attributes:
-        box: the server that everybody knows.
-        boxes: by the name that its clients use; "" is that of the one above.
+        boxes: by the name that its clients use; "" is the server that everybody knows.
+        pick: the one that a host is, or any where a client, or harm, does not care.
         chance: of the fault that is going on.
         witness: is told everything.
         is_ending: programs come to their end.
@@ -168,8 +170,8 @@ class World:
         flush = self.chance.choice(("always", "always", "interval", "os"))
         self.witness = Witness(flush)
         self.boxes: dict[str, Box] = {}
-        self.box = self.add_box("")
-        self.box.settings["flush"] = flush
+        self.add_box("").settings["flush"] = flush
+        self.pick: Callable[[str], Box] = lambda host: self.boxes.get(host) or self.boxes[""]
         self._last = "begin"
         self._lateness, self._late_at, self._late_until = 0.0, 0.0, -_LATE_FLUSH_SECONDS
         self._waiting: set[str] = set()  # programs that have not ended
@@ -187,6 +189,15 @@ class World:
             self.only = _some(list(self._programs), choice)
         names = _some(list(self._harms), choice)
         self.faults = list(_faults(names, choice) if faults is None else faults)
+
+    @property
+    def box(self) -> Box:
+        """The server that clients reach, and that harm meets."""
+        return self.pick("")
+
+    def num_refused(self) -> int:
+        """What disks have refused so far."""
+        return sum(box.machine.num_refused for box in self.boxes.values())
 
     def chance_of(self, name: str) -> Random:
         """What decides about a program; another one's decisions do not change it."""
@@ -258,7 +269,7 @@ class World:
     async def _run(self) -> None:
         with trio.move_on_after(_LONGEST) as limit, _limited(limit.cancel):
             async with trio.open_nursery() as self.nursery:
-                await self.nursery.start(self.box.live)
+                await self.nursery.start(self.boxes[""].live)
                 for part in self.parts:
                     await part.prepare()
                 await self._act()
@@ -303,11 +314,21 @@ class World:
 
     async def _reach(self, endpoint: Endpoint) -> ByteStream:
         await trio.lowlevel.checkpoint()
-        return self.boxes[endpoint.host if endpoint.host in self.boxes else ""].reach()
+        return self.pick(endpoint.host).reach()
 
     async def in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
         """What `threads.in_thread` is in the world."""
         await trio.lowlevel.checkpoint()
+        machine = machines.here.get()
+        if machine is None or machine.goes_on is None:
+            return await self._worked(work, *arguments)
+        await machine.gone_on()
+        try:
+            return await self._worked(work, *arguments)
+        finally:
+            await machine.gone_on()
+
+    async def _worked(self, work: Callable[..., Any], *arguments: object) -> Any:
         if threads._limiter.get() is not None:
             return await self._beside(work, *arguments)
         with trio.CancelScope(shield=True):  # a thread cannot be cancelled
@@ -395,29 +416,32 @@ class World:
             "power twice": self._cut_power_twice,
             "late": self._be_late,
             "stall": self._stall,
-            "drain": self.box.drain,
+            "drain": self._drain,
             "clock": self._set_clock,
         }
 
     async def _kill(self) -> None:
         self.end_process()
 
-    def end_process(self) -> None:
+    def end_process(self, box: Box | None = None) -> None:
         since = self.flushed_until()
-        if self.box.kill():
+        if (box or self.box).kill():
             self.witness.kill(since)
 
     async def _cut_power(self) -> None:
         self._lose_power()
 
-    def _lose_power(self) -> None:
+    def _lose_power(self, box: Box | None = None) -> None:
         since = self.flushed_until()
-        if self.box.cut_power():
+        if (box or self.box).cut_power():
             self.witness.lose_power(since)
+
+    async def _drain(self) -> None:
+        await self.box.drain()
 
     def flushed_until(self) -> float:
         """When flushes began to take longer, or to fail; now, when they did not."""
-        now, broken_at = trio.current_time(), self.box.machine.broken_at
+        now, broken_at = trio.current_time(), self.boxes[""].machine.broken_at
         late_at = self._late_at if now < self._late_until + _LATE_FLUSH_SECONDS else now
         return min(late_at, now if broken_at is None else broken_at)
 
@@ -448,16 +472,17 @@ class World:
 
     async def _fill(self) -> None:
         """There is no room, or none for other files; the power fails meanwhile, perhaps."""
-        self._go_wrong(self.chance.choice(("full", "full", "few")))
+        box = self.box
+        self._go_wrong(box, self.chance.choice(("full", "full", "few")))
         await trio.sleep(self.chance.choice((0.05, 1, _FEW_SECONDS)))
-        self.box.machine.disarm()
-        if self.box.machine.wrong and self.chance.random() < 0.4:
-            self.chance.choice((self._lose_power, self.end_process))()
-        self.box.machine.wrong = ""
+        box.machine.disarm()
+        if box.machine.wrong and self.chance.random() < 0.4:
+            self.chance.choice((self._lose_power, self.end_process))(box)
+        box.machine.wrong = ""
 
-    def _go_wrong(self, how: str) -> None:
+    def _go_wrong(self, box: Box, how: str) -> None:
         """See `Machine.wrong`: at once, or from some operation on."""
-        machine = self.box.machine
+        machine = box.machine
 
         def begin() -> None:
             machine.wrong = how
@@ -470,20 +495,22 @@ class World:
         if self.chance.random() < 0.5:
             begin()
         else:
-            self._arm(begin)
+            self._arm(box, begin)
 
     async def _break(self) -> None:
         """What fails to reach the device: its server takes nothing more until it starts again."""
-        self._go_wrong("broken")
+        box = self.box
+        self._go_wrong(box, "broken")
         await trio.sleep(self.chance.choice((0.05, 1)))
-        self.box.machine.disarm()
-        self.box.machine.wrong = ""
+        box.machine.disarm()
+        box.machine.wrong = ""
         await trio.sleep(self.chance.choice((0, 0.05, 1, 3)))  # it works, and nobody knows
-        await self.chance.choice((self._cut_power, self._kill))()
+        self.chance.choice((self._lose_power, self.end_process))(box)
 
     async def _stop(self) -> None:
         """In order; perhaps the machine is switched off then."""
-        switches_off, machine = self.chance.random() < 0.5, self.box.machine
+        switches_off, box = self.chance.random() < 0.5, self.box
+        machine = box.machine
 
         def behind() -> None:
             if switches_off:
@@ -492,23 +519,27 @@ class World:
                 self.witness.switch_off()
                 machine.cut_power()
 
-        self.box.stop(behind)
+        box.stop(behind)
 
     async def _kill_at(self) -> None:
         """At some operation on the disk."""
-        self._arm(self.end_process)
+        box = self.box
+        self._arm(box, partial(self.end_process, box))
 
     async def _cut_power_at(self) -> None:
-        self._arm(self._lose_power)
+        box = self.box
+        self._arm(box, partial(self._lose_power, box))
 
     async def _cut_power_twice(self) -> None:
         """Again when the server has just begun to put its files in order."""
-        self._lose_power()
-        self._arm(self.chance.choice((self._lose_power, self.end_process)))
+        box = self.box
+        self._lose_power(box)
+        end = self.chance.choice((self._lose_power, self.end_process))
+        self._arm(box, partial(end, box))
 
-    def _arm(self, due: Callable[[], None]) -> None:
+    def _arm(self, box: Box, due: Callable[[], None]) -> None:
         """Any operation, one that brings something to the device, or one of a rare kind."""
-        machine, chance = self.box.machine, self.chance
+        machine, chance = box.machine, self.chance
         match chance.randrange(3):
             case 0:
                 machine.arm(chance.randint(1, _MOST_OPERATIONS), due, lambda _: True)
