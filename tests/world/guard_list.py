@@ -1970,8 +1970,8 @@ _NODES = [
         "who leads a stream is asked for searches",
         "nodes",
         "streamd/connections/stream/relay.py",
-        "    *(c.StreamStats, c.ResolveOffsetSpec, c.Find),\n",
-        "    *(c.StreamStats, c.ResolveOffsetSpec),\n",
+        "            if node is None:\n                return False\n",
+        "            if node is None or isinstance(command, c.Find):\n                return False\n",
     ),
     Guard(
         "nobody uses a stream whose arguments are not known",
@@ -1985,7 +1985,7 @@ _NODES = [
         "nodes",
         "streamd/server.py",
         "    await owner.settled()\n    if owner.fence:",
-        "    keep_shards()\n    await owner.settled()\n    if owner.fence:",
+        "    keep_shards()\n    keep_shards = bool\n    await owner.settled()\n    if owner.fence:",
     ),
     Guard(
         "heartbeats of a node that stands by are not the leader's",
