@@ -24,7 +24,7 @@ from segments.derived.key_schedule import adopt, next_task, tidy_up
 from segments.errors import FormatError
 from segments.filter_index import FilterIndex
 from segments.segment import KeyState
-from tests.support.logs import append, read_bodies, read_chunks
+from tests.support.logs import append, read_bodies, read_chunks, store_offset
 
 NOW_MS = 1_700_000_000_000
 POLICY = LogPolicy(max_segment_chunks=2)
@@ -167,8 +167,7 @@ class World:
     def store(self) -> None:
         number = 1 + max(offset or 0 for offset in self.offsets)
         self.offsets.append(number)
-        self.it.journal.tracking.store_offset(b"c", number)
-        self.it.journal.write_pending(self.it.committed_offset)
+        store_offset(self.it, b"c", number)
         self.offsets = [number]
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from segments.errors import FLUSH, StorageError
 from segments.segment import INDEX_SUFFIX
 from segments.verify import verify
 from tests.support.disk import FaultyDisk, FaultyFile
-from tests.support.logs import append, read_bodies
+from tests.support.logs import append, read_bodies, store_offset
 from tests.support.recorder import Drop, Operation, RecordingDisk, Sync
 
 
@@ -155,8 +155,7 @@ def test_the_name_of_a_journal_is_synced_with_its_first_offset() -> None:
     append(log, [b"x"])
     log.flush(with_checkpoint=True)
     disk.takes_checkpoints = False
-    log.journal.tracking.store_offset(b"reader", 0)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 0)
     log.flush()
     assert set(disk.files) == disk.on_device
 
@@ -249,11 +248,9 @@ def test_offsets_that_a_killed_process_left_are_flushed_on_opening() -> None:
     disk = FolderDisk()
     log = Log.open("s", LogPolicy(), disk)
     append(log, 3 * [b"x"])
-    log.journal.tracking.store_offset(b"reader", 1)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 1)
     log.flush(with_checkpoint=True)
-    log.journal.tracking.store_offset(b"reader", 2)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 2)
     del log  # killed
     log = Log.open("s", LogPolicy(), disk)
     assert log.journal.tracking.offset(b"reader") == 2
@@ -268,8 +265,7 @@ def test_what_a_failed_sync_has_left_is_written_again() -> None:
     disk.sync_folder("")
     for n in range(5):
         append(log, [b"%d" % n], sequences={b"p": n})
-    log.journal.tracking.store_offset(b"reader", 4)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 4)
     for node in list(disk.tree.contents):
         disk.do(Drop(node))
     del log  # killed
@@ -315,8 +311,7 @@ def test_the_name_of_a_journal_that_a_killed_process_left() -> None:
     disk = FolderDisk()
     log = Log.open("s", LogPolicy(), disk)
     log.flush(with_checkpoint=True)
-    log.journal.tracking.store_offset(b"reader", 1)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 1)
     del log  # killed
     disk.takes_checkpoints = False
     Log.open("s", LogPolicy(), disk)

@@ -17,7 +17,7 @@ from segments.store.object_names import StreamKey
 from segments.verify import verify
 from tests.support.cold import make_cold
 from tests.support.fake_store import FakeStore
-from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
+from tests.support.logs import append, bodies_of, entry, read_chunks, store_offset, sub_batch
 from tests.support.recorder import Cut, RecordingDisk
 
 _POLICY = LogPolicy(max_segment_chunks=3)
@@ -229,12 +229,10 @@ class TestPowerFailure:
         disk = _disk()
         log = _open(disk)
         append(log, [b"0"], sequences={b"p": 1})
-        log.journal.tracking.store_offset(b"c", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 0)
         log.flush(with_checkpoint=True)
         append(log, [b"lost"], sequences={b"p": 2})
-        log.journal.tracking.store_offset(b"c", 1)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 1)
         log.flush(with_checkpoint=False)
         append(log, [b"lost, too"], sequences={b"p": 3})
         down = disk.synced(len(disk.operations))
@@ -256,8 +254,7 @@ class TestPowerFailure:
         log = _open(disk)
         for n in range(3):
             append(log, [b"lost"], sequences={b"p": n + 1})
-        log.journal.tracking.store_offset(b"c", 2)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 2)
         log.flush(with_checkpoint=True)
         disk.open(log.segments.shown[0].path(), writable=True).truncate(8)
         disk.remove("s/checkpoint")
@@ -351,8 +348,7 @@ class TestStoredOffsets:
         log.flush()
         append(log, [b"lost"])
         log.journal.tracking.store_offset(b"c", 2)
-        log.journal.tracking.store_offset(b"d", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"d", 0)
         # The journal reached the device, and the segment did not.
         journal = disk.open("s/tracking", writable=True)
         journal.sync()
@@ -367,8 +363,7 @@ class TestStoredOffsets:
     def test_where_nothing_is_left_they_go(self) -> None:
         disk = _disk()
         log = _open(disk)
-        log.journal.tracking.store_offset(b"c", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 0)
         log.close()
         assert _open(disk).journal.tracking.offsets() == {}
 

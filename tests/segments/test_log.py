@@ -27,7 +27,7 @@ from segments.errors import OtherVersionError
 from segments.observer import LogObserver
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, entry, read_bodies, read_chunks, sub_batch
+from tests.support.logs import append, entry, read_bodies, read_chunks, store_offset, sub_batch
 
 SMALL = LogPolicy(max_segment_bytes=400)
 
@@ -316,8 +316,7 @@ class TestTracking:
         assert not (tmp_path / "tracking").exists()
         append(log, 8 * [b"x"])
         for offset in (7, 3, 5):  # it may go backwards
-            log.journal.tracking.store_offset(b"c", offset)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c", offset)
         log.journal.tracking.store_offset(b"d" * 255, 7)
         log.journal.tracking.store_offset(b"behind", 2**64 - 1)
         assert log.journal.tracking.offset(b"c") == 5
@@ -336,8 +335,7 @@ class TestTracking:
         for n in range(5):
             append(log, [b"x"])
             log.journal.tracking.store_offset(b"early", 0)
-            log.journal.tracking.store_offset(b"late", n)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"late", n)
             log.flush(with_checkpoint=True)
             log.expire(0).run()
         assert log.journal.tracking.offset(b"early") == 0  # a crash could bring it back before
@@ -357,8 +355,7 @@ class TestTracking:
         log = Log.open(str(tmp_path))
         append(log, 9_000 * [b""])
         for n in range(9000):
-            log.journal.tracking.store_offset(b"c" * 200, n)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c" * 200, n)
             if n % 1000 == 0:
                 log.flush()
         assert (tmp_path / "tracking").stat().st_size < 1.2e6
@@ -548,8 +545,7 @@ class TestJournalOnAFailingDisk:
         del disk.files["s/tracking"].content[-1:]
         log = Log.open("s", disk=disk)
         assert "not a whole record" in str(log.report)
-        log.journal.tracking.store_offset(b"c", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 0)
         log.abandon()
         assert "not a whole record" not in str(Log.open("s", disk=disk).report)
 
@@ -595,15 +591,13 @@ class TestJournalOnAFailingDisk:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
         append(log, 3 * [b"x"])
-        log.journal.tracking.store_offset(b"c", 1)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 1)
         log.flush()
         log.journal.must_be_rewritten()
         disk.failures = {"sync_folder": 1}
         with pytest.raises(StorageError):
             log.flush()
-        log.journal.tracking.store_offset(b"c", 2)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 2)
         log.abandon()
         assert offset_after_reopening(disk) == 2
 
@@ -630,15 +624,12 @@ class TestJournalOnAFailingDisk:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
         append(log, 4 * [b"x"])
-        log.journal.tracking.store_offset(b"c", 1)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 1)
         log.journal.must_be_rewritten()
         flush = log.begin_flush()
-        log.journal.tracking.store_offset(b"c", 2)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 2)
         flush.run()
-        log.journal.tracking.store_offset(b"c", 3)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 3)
         log.end_flush(flush)
         assert log.journal.tracking.has_pending
         log.journal.write_pending(log.committed_offset)

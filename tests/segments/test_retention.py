@@ -11,7 +11,7 @@ from segments import FIRST, Log, LogPolicy, Reader
 from segments.errors import StorageError
 from segments.segment import Segment
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, truncate
+from tests.support.logs import append, store_offset, truncate
 from tests.support.recorder import RecordingDisk
 
 _SEGMENT_CHUNKS = 2
@@ -241,8 +241,7 @@ def test_a_stored_offset_goes_with_its_messages_and_not_before() -> None:
     with closing(Log.open("s", policy, disk)) as log:
         for n in range(9):
             append(log, [b"%d" % n])
-            log.journal.tracking.store_offset(b"slow", n // 2)
-            log.journal.write_pending(log.next_offset)
+            store_offset(log, b"slow", n // 2)
             log.flush(with_checkpoint=True)
             if log.segments.first_offset <= n // 2:
                 stored.append((len(disk.operations), n // 2))

@@ -12,7 +12,7 @@ from segments.errors import UndecidedError, UnreadableError
 from segments.segment import walk_headers
 from tests.segments.derived.test_derived_files import FOLDER, index_all
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, read_bodies
+from tests.support.logs import append, read_bodies, store_offset
 
 POLICY = LogPolicy(max_segment_chunks=5, filter_size=16)
 NUM = 12
@@ -225,8 +225,7 @@ def left_by(state: Callable[[Log, FaultyDisk], None]) -> FaultyDisk:
         values = [b"v%d" % (number % 2)]
         append(log, [b"%d" % number], values, sequences={b"p%d" % (number % 3): number})
         if number == 7:
-            log.journal.tracking.store_offset(b"c", 5)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c", 5)
             log.flush(with_checkpoint=True)
     index_all(log)
     state(log, disk)

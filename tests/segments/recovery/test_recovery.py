@@ -16,7 +16,7 @@ from segments.recovery.recovery import examine
 from segments.recovery.steps import Cut, Plan, Remove, Replace
 from tests.segments.test_codec import vector
 from tests.support.disk import FaultyDisk, Killed
-from tests.support.logs import append, entry, read_bodies, read_chunks, truncate
+from tests.support.logs import append, entry, read_bodies, read_chunks, store_offset, truncate
 
 ROLLING = LogPolicy(max_segment_chunks=3, filter_size=16)
 
@@ -584,8 +584,7 @@ class TestTrackingJournal:
         append(log, 4 * [b"x"])
         sizes = []
         for n in range(4):
-            log.journal.tracking.store_offset(b"c", n)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c", n)
             sizes.append((original / "tracking").stat().st_size)
         log.close()
         raw = (original / "tracking").read_bytes()
