@@ -28,7 +28,8 @@ from tests.broker.declared.test_several_properties import (
     entries_of,
     parsed,
 )
-from tests.segments.search.model import IDENTITY, START_MS, index_all, joined, pages
+from tests.segments.derived.test_derived_files import index_all
+from tests.segments.search.model import IDENTITY, START_MS, joined, pages
 from tests.segments.selector.strategies import expressions
 from tests.support.disk import FaultyDisk
 

@@ -29,8 +29,9 @@ from segments.search.page import FoundMessage, Limits, Missing, StreamIsGone
 from segments.search.request import SearchRequest
 from segments.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
 from segments.store.cache import ColdError
+from tests.segments.derived.test_derived_files import index_all
 from tests.segments.derived.test_key_files import index_keys
-from tests.segments.search.model import IDENTITY, START_MS, index_all, pages
+from tests.segments.search.model import IDENTITY, START_MS, pages
 from tests.segments.search.test_search import order
 from tests.support.cold import make_cold
 from tests.support.disk import FaultyDisk

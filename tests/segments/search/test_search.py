@@ -1,6 +1,5 @@
 """What is found is what a look at every message finds: in each order, in pages of any size."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -8,38 +7,27 @@ from hypothesis import given, settings, strategies as st
 
 from segments.log import Log
 from segments.message import Message
-from segments.search import message_matcher, message_search, search, span_reader
+from segments.search import span_reader
 from segments.search.page import Cut, Limits
 from segments.search.request import SearchRequest
 from segments.search.search import Search, run
 from segments.selector import parse_sql, parse_tags
+from tests.segments.derived.test_derived_files import index_all
 from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
     KEYS,
     START_MS,
     ChunkPlan,
-    index_all,
     joined,
     pages,
     plans,
+    small_pieces,
     wanted,
     write,
 )
 
-__all__ = ["small_tables"]  # a fixture: also the segment that grows is indexed
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_pieces() -> Iterator[None]:
-    """Few chunks at once, so that there are many places where a search may be cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_BLOCK", 2)
-        patch.setattr(span_reader, "SPAN_BYTES", 1_500)
-        patch.setattr(message_search, "_STEP_UNITS", 60)
-        patch.setattr(message_matcher, "_MANY", 3)
-        patch.setattr(message_matcher, "_MOST_SCREENS", 2)
-        yield
+__all__ = ["small_pieces", "small_tables"]  # fixtures
 
 
 SELECTORS = (

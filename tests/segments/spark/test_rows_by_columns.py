@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segments import ChunkBuilder, Log, LogPolicy, codec
 from segments.columns import Columns, ValueTest, sound_columns
@@ -20,14 +19,13 @@ from segments.selector import (
     property_value_reader,
     text_of_names,
 )
-from segments.spark.columns import columns_of
 from segments.spark.entries import MessageBlock, read_piece
-from segments.spark.options import read_options, values_text
+from segments.spark.options import values_text
 from segments.spark.plan import ChunkCriteria, pieces
-from segments.spark.streaming import StreamdStreamReader
 from segments.spark.streams import find_streams
 from tests.segments.selector.strategies import TEXTS
 from tests.segments.spark.test_decoding import rows
+from tests.segments.spark.test_positions import batch, reader
 from tests.segments.test_selection_model import selectors
 from tests.support.logs import append
 from tests.support.stored_chunks import (
@@ -206,11 +204,6 @@ def test_columns_know_which_numbers_lack_their_value(tmp_path: Path) -> None:
 
 
 def test_a_query_that_follows_the_stream(tmp_path: Path) -> None:
-    folder = written(tmp_path / "s", BODIES)
-    options = read_options({"path": str(folder), **ASKED})
-    reader = StreamdStreamReader(options, columns_of(options))
-    begin = reader.initialOffset()
-    end = reader.latestOffset(begin, ReadAllAvailable())
-    batches = [b for task in reader.partitions(begin, end) for b in reader.read(task)]
-    found = [row["offset"] for batch in batches for row in batch.to_pylist()]
+    made = reader(written(tmp_path / "s", BODIES), **ASKED)
+    found, _ = batch(made, made.initialOffset())
     assert found == [n for n, value in enumerate(VALUE_OF) if value == b"1"]

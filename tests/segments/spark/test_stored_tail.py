@@ -9,12 +9,12 @@ from segments.spark.inventory import NothingYet
 from segments.spark.stored import find_stored
 from segments.store.object_names import StreamKey
 from tests.segments.spark.test_decoding import rows
+from tests.segments.spark.test_positions import offsets_of, reader
 from tests.segments.spark.test_stored import (
     QUERIES,
     Counted,
     path_in,
     planned,
-    reader,
     store,
     written,
 )
@@ -112,18 +112,9 @@ def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
     assert end["offset"] == 400
     assert [key for key, *_ in store.ranges] == [keys[-1]]  # others are known
     batch = {"offset": 200, "life": end["life"]}
-    before = _offsets(made, batch, end)
+    before = offsets_of(made, batch, end)
     assert before == list(range(200, 400))
     keep_segments(store, whole, 6)
     store.delete([*keys, "v1/cluster"])
-    assert _offsets(made, batch, end) == before
-    assert _offsets(reader(path_in(store)), batch, end) == before
-
-
-def _offsets(made: object, start: object, end: object) -> list[int]:
-    return [
-        offset
-        for task in made.partitions(start, end)  # type: ignore[attr-defined]
-        for batch in made.read(task)  # type: ignore[attr-defined]
-        for offset in batch.to_pydict()["offset"]
-    ]
+    assert offsets_of(made, batch, end) == before
+    assert offsets_of(reader(path_in(store)), batch, end) == before
