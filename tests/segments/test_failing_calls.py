@@ -275,10 +275,6 @@ def _full(world: World) -> None:
         world.append()
 
 
-def _new(world: World) -> None:
-    world.open()
-
-
 def _nothing(_world: World) -> None:
     pass
 
@@ -354,7 +350,7 @@ OPERATIONS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] =
     "flush": (_filled, World.flush),
     "flush with a checkpoint": (_filled, lambda world: world.flush(with_checkpoint=True)),
     "flush of a new segment": (_full, lambda world: (world.append(), world.flush())[0]),
-    "first stored offset": (_new, World.store),
+    "first stored offset": (World.open, World.store),
     "stored offset": (_filled, _store_twice),
     "rewrite of the journal": (_filled, _rewrite),
     "demand": (_filled, _ask),

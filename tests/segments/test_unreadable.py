@@ -39,9 +39,10 @@ def spans(disk: FaultyDisk) -> dict[int, tuple[str, int, int]]:
     return found
 
 
-def sectors(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
+def sectors(disk: FaultyDisk, suffix: str = "") -> Iterator[tuple[str, range]]:
+    """All places that a device may refuse to read."""
     for path in sorted(disk.files):
-        if path.endswith(".segment"):
+        if path.endswith(suffix):
             for at in range(0, len(disk.files[path].content), SECTOR):
                 yield path, range(at, at + SECTOR)
 
@@ -49,7 +50,7 @@ def sectors(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
 @pytest.mark.parametrize("is_open", [False, True])
 def test_every_chunk_that_can_be_read_is_delivered(original: FaultyDisk, is_open: bool) -> None:
     where = spans(original)
-    for path, bad in sectors(original):
+    for path, bad in sectors(original, ".segment"):
         hit = {
             number
             for number, (of, start, end) in where.items()
@@ -237,12 +238,6 @@ def everything(log: Log) -> tuple[object, ...]:
     return read_bodies(log), sequences, log.journal.tracking.offset(b"c"), log.next_offset
 
 
-def refusals(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
-    for path in sorted(disk.files):
-        for at in range(0, len(disk.files[path].content), SECTOR):
-            yield path, range(at, at + SECTOR)
-
-
 @pytest.mark.parametrize("state", STATES)
 def test_what_is_refused_once_is_there_the_next_time(
     state: Callable[[Log, FaultyDisk], None],
@@ -250,7 +245,7 @@ def test_what_is_refused_once_is_there_the_next_time(
     original = left_by(state)
     wanted = everything(Log.open(FOLDER, POLICY, copy.deepcopy(original)))
     num_refused = 0
-    for path, bad in refusals(original):
+    for path, bad in sectors(original):
         disk = copy.deepcopy(original)
         inode = disk.files[path]
         inode.unreadable = bad
@@ -279,7 +274,7 @@ def test_an_operator_gives_up_what_stays_unreadable(
     original = left_by(state)
     where = spans(original)
     wanted = read_bodies(Log.open(FOLDER, POLICY, copy.deepcopy(original)))
-    for path, bad in refusals(original):
+    for path, bad in sectors(original):
         disk = copy.deepcopy(original)
         disk.files[path].unreadable = bad
         if opened(copy.deepcopy(disk)) is not None:
