@@ -60,13 +60,13 @@ def try_stream(data: bytes) -> None:
     """What an open connection reads, as the server, or as a client when the octet is odd."""
     arrival, data = data[0], data[1:]
     role = Role.CLIENT if arrival & 1 else Role.SERVER
-    at_once = _stream_commands([data], role)
-    in_pieces = _stream_commands(cut(data, arrival >> 1), role)
+    at_once = stream_commands([data], role)
+    in_pieces = stream_commands(cut(data, arrival >> 1), role)
     if at_once != in_pieces:
         raise Broken(f"{at_once} at once, {in_pieces} in pieces")
 
 
-def _stream_commands(pieces: list[bytes], role: Role) -> list[Any]:
+def stream_commands(pieces: list[bytes], role: Role) -> list[Any]:
     """All commands, and the error that they end with; messages are what counts of Publish."""
     connection = Connection(role, FRAME_MAX)
     connection.state = State.OPEN
