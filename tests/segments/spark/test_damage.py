@@ -117,14 +117,6 @@ def test_the_header_of_a_file(folder: Path, number: int) -> None:
     assert told(rows(folder, mode="permissive", startOffset=str(number * 60))) == [number * 60]
 
 
-def test_what_no_index_lists_was_never_whole(folder: Path) -> None:
-    """As a kill leaves it: the server cuts it off when it starts."""
-    path, start, _ = last_chunk(folder)
-    raw = path.read_bytes()
-    path.write_bytes(raw + raw[start : start + 70])
-    assert len(rows(folder, columns="offset")) == _CHUNKS * PER_CHUNK
-
-
 def test_a_growing_stream(folder: Path) -> None:
     path, start, end = last_chunk(folder)
     raw = path.read_bytes()

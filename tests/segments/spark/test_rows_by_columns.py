@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -25,7 +24,6 @@ from segments.spark.plan import ChunkCriteria, pieces
 from segments.spark.streams import find_streams
 from tests.segments.selector.strategies import TEXTS
 from tests.segments.spark.test_decoding import rows
-from tests.segments.spark.test_positions import batch, reader
 from tests.segments.test_selection_model import selectors
 from tests.support.logs import append
 from tests.support.stored_chunks import (
@@ -190,20 +188,3 @@ def test_columns_of_other_messages_are_not_believed(tmp_path: Path) -> None:
     assert block.columns == [None]
     found = rows(tmp_path, **ASKED)
     assert [row["offset"] for row in found] == [n for n, v in enumerate(VALUE_OF) if v == b"1"]
-
-
-def test_columns_know_which_numbers_lack_their_value(tmp_path: Path) -> None:
-    """Where two have the same text, and one of them that filter value."""
-    numbers: list[Any] = [5, 6, 6, "6", None, 5]
-    raws = [Message(application_properties={"p": n}).encode() for n in numbers]
-    log = Log.open(str(tmp_path))
-    append(log, raws, [b"5", b"6", b"", b"6", b"", b""])
-    log.close()
-    found = rows(tmp_path, **ASKED | {"filterValues": '["5"]', "matchUnfiltered": "true"})
-    assert [row["offset"] for row in found] == [0, 2, 4, 5]
-
-
-def test_a_query_that_follows_the_stream(tmp_path: Path) -> None:
-    made = reader(written(tmp_path / "s", BODIES), **ASKED)
-    found, _ = batch(made, made.initialOffset())
-    assert found == [n for n, value in enumerate(VALUE_OF) if value == b"1"]

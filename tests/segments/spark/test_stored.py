@@ -51,8 +51,10 @@ from streamd.cli import main
 from tests.segments.spark.test_decoding import rows
 from tests.segments.spark.test_positions import offsets_of, reader
 from tests.support.logs import append
-from tests.support.stored_streams import put_stream
+from tests.support.stored_streams import keep_segments, put_slots, put_stream
 from tests.support.stores import KINDS, SECRET, Tier
+
+KEY = StreamKey("/", "flights", "0000018bcfe56800-5eed")
 
 
 class Counted(FolderStore):
@@ -139,13 +141,19 @@ def planned(path: str, **given: str) -> list[Piece]:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
-@pytest.mark.parametrize("has_filters", [True, False])
+@pytest.mark.parametrize("stored", ["all", "all but filters", 0, 3, 6])
 def test_what_is_found_is_what_the_folder_holds(
-    tmp_path: Path, store: Counted, query: dict[str, str], has_filters: bool
+    tmp_path: Path, store: Counted, query: dict[str, str], stored: str | int
 ) -> None:
-    folder = written(tmp_path / "flights")
+    """All of it in segments, or so many of these, and slots of write-ahead logs behind them."""
+    folder, has_filters = written(tmp_path / "flights"), stored != "all but filters"
     suffixes = (SEGMENT_SUFFIX, INDEX_SUFFIX, *((FILTER_SUFFIX,) if has_filters else ()))
-    put_stream(store, folder, "/", "flights", suffixes=suffixes)
+    if stored:
+        manifest = put_stream(store, folder, "/", "flights", suffixes=suffixes)
+    if isinstance(stored, int):
+        if stored:
+            keep_segments(store, manifest, stored)
+        put_slots(store, folder, KEY, max(0, stored * 70 - 30), 2)  # some are in both
     there, here = rows(path_in(store), **query), rows(folder, **query)
     if "filterValues" in query and "filterProperty" not in query and not has_filters:
         there = [row for row in there if row in here]  # chunks as a whole, and nothing skips them
