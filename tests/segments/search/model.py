@@ -25,7 +25,7 @@ from segments.search.page import FoundMessage, Limits, Page
 from segments.search.request import SearchRequest
 from segments.search.search import Search
 from segments.search.worker import decode, encode, encoder, told
-from segments.selector import filter_value_of, parse_property
+from segments.selector import filter_value_of
 from tests.support.disk import FaultyDisk
 from tests.support.logs import entry, sub_batch
 
@@ -51,7 +51,6 @@ VALUES: tuple[Any, ...] = (
     "4711", 4711, 4711.0, 4711.5, "x", b"x", b"ab", True, False, "true", UUID(AN_ID), AN_ID, "",
     datetime.fromtimestamp(START_MS / 1000, UTC), START_MS, -7, -7.0, "-7", "long-key", None,
 )  # fmt: skip
-ORDER = parse_property("order_id")
 REGIONS = ("EU", "US", "APAC", 5, None)
 
 

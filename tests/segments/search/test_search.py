@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments.log import Log
 from segments.message import Message
@@ -119,26 +119,6 @@ def test_pages_together_are_all_that_there_is(
         assert page_bytes > 1 or len(part.messages) <= 1
         assert part.cut is not Cut.LIMIT or len(part.messages) == limit
     log.close()
-
-
-@settings(max_examples=30)
-@given(plan=plans, asked=requests(), cut=st.integers(0, 14), limit=st.integers(1, 3))
-def test_what_comes_later_is_no_part_of_a_search_that_has_begun(
-    plan: list[ChunkPlan], asked: SearchRequest, cut: int, limit: int
-) -> None:
-    log, messages = write(plan[:cut])
-    expected = wanted(messages, asked)
-    first = run(Search(log, replace(asked, limit=limit), IDENTITY, START_MS))
-    more, _ = write(plan)
-    if first.cut is not None:
-        found = list(first.messages)
-        after = first.after
-        while after:  # the longer log has the same beginning
-            asked_now = replace(asked, limit=limit)
-            page = run(Search(more, asked_now, IDENTITY, START_MS, after))
-            found += page.messages
-            after = page.after
-        assert [m.offset for m in found] == expected
 
 
 def order(key: object, body: bytes = b"") -> bytes:
