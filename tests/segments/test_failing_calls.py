@@ -245,13 +245,8 @@ def _crashed(world: World) -> None:
     world.it.abandon()
     world.log = None
     Path(world.folder, "checkpoint").unlink()
-    for name in sorted(os.listdir(world.folder)):
-        if name.endswith((".segment", "tracking")):
-            newest = Path(world.folder, name)
-            if name == "tracking" or name == max(
-                n for n in os.listdir(world.folder) if n.endswith(".segment")
-            ):
-                newest.write_bytes(newest.read_bytes() + b"torn")
+    for path in (Path(world.folder, "tracking"), max(Path(world.folder).glob("*.segment"))):
+        path.write_bytes(path.read_bytes() + b"torn")
 
 
 def _broken(world: World) -> None:
@@ -273,10 +268,6 @@ def _full(world: World) -> None:
     _filled(world)
     while world.it.segments.shown[-1].num_chunks < 2 and world.it._writer.num_chunks < 2:
         world.append()
-
-
-def _nothing(_world: World) -> None:
-    pass
 
 
 def _old(world: World) -> None:
@@ -344,7 +335,7 @@ def _index_keys(world: World) -> None:
 
 
 OPERATIONS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
-    "create": (_nothing, World.open),
+    "create": (lambda _: None, World.open),
     "append": (_filled, World.append),
     "roll": (_full, World.append),
     "flush": (_filled, World.flush),

@@ -1,7 +1,6 @@
 """What readers find first is what retention allows, at every moment, whatever becomes of files."""
 
 from contextlib import closing, suppress
-from pathlib import Path
 from random import Random
 
 from hypothesis import Phase, settings, strategies as st
@@ -257,16 +256,3 @@ def test_a_stored_offset_goes_with_its_messages_and_not_before() -> None:
                 offset = opened.journal.tracking.offset(b"slow")
                 is_there = offset is not None and offset >= least
                 assert is_there or opened.segments.first_offset > least
-
-
-def test_stored_offsets_of_removed_messages_are_forgotten(tmp_path: Path) -> None:
-    policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-    with closing(Log.open(str(tmp_path / "s"), policy)) as log:
-        log.journal.tracking.store_offset(b"slow", 0)
-        for n in range(9):
-            append(log, [b"%d" % n])
-        log.flush(with_checkpoint=True)
-        log.expire(0).run()
-        assert log.segments.first_offset == 8
-        log.expire(0).run()  # a moment later
-        assert log.journal.tracking.offset(b"slow") is None
