@@ -66,13 +66,6 @@ def test_dump_as_json(tmp_path: Path) -> None:
     }
 
 
-def test_a_whole_stream_passes(tmp_path: Path) -> None:
-    fill(tmp_path, 8)
-    result = run("verify", tmp_path)
-    assert result.exit_code == 0
-    assert result.output.startswith("whole: 3 segments, 8 chunks, ")
-
-
 def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
     """Every byte of segment, index and journal is covered by some check."""
     original = tmp_path / "original"
@@ -119,15 +112,6 @@ def test_known_damage_is_still_named(tmp_path: Path) -> None:
     result = run("verify", tmp_path)
     assert result.exit_code == 1
     assert f"{path} at byte {start}: known damage" in result.output
-
-
-def test_neither_command_writes(tmp_path: Path) -> None:
-    fill(tmp_path, 4)
-    (tmp_path / f"{0:020d}.index").unlink()
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    run("verify", tmp_path)
-    run("dump", tmp_path)
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def test_a_folder_that_is_no_stream(tmp_path: Path) -> None:
