@@ -244,7 +244,7 @@ def test_damage_of_what_was_on_the_device_is_stepped_over(tmp_path: Path, where:
         assert found == written
     size = path.stat().st_size
     assert log.next_offset == 9
-    append(log, [b"after"])
+    append(log, [b"after"], now_ms=0)
     log.close()
     assert path.stat().st_size >= size
     again, log = reopened(tmp_path, policy)

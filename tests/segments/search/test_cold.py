@@ -82,13 +82,11 @@ def _load_keys(unknown: KeysUnknown, bringer: Bringer) -> None:
 
 
 @contextmanager
-def made_cold(
-    log: Log, cache_bytes: int = 1 << 20, *, restored: bool = False
-) -> Iterator[FakeStore]:
+def made_cold(log: Log, *, restored: bool = False) -> Iterator[FakeStore]:
     """All of a log is in a store, and it has a cache."""
     store = FakeStore()
     with TemporaryDirectory() as folder:
-        log.stored.cache = TierCache(folder, cache_bytes)
+        log.stored.cache = TierCache(folder, 1 << 20)
         make_cold(log, store, restored=restored)
         yield store
         log.close()
@@ -114,7 +112,10 @@ def test_pages_together_are_all_that_there_is(
     if with_keys:
         log.seal()
         index_keys(log)
-    with made_cold(log, cache_bytes, restored=restored) as store:
+    store = FakeStore()
+    with TemporaryDirectory() as folder:
+        log.stored.cache = TierCache(folder, cache_bytes)
+        make_cold(log, store, restored=restored)
         expected = wanted(messages, asked)
         assert [m.offset for m in run(log, store, asked).messages] == expected
         found: list[int] = []
@@ -126,6 +127,7 @@ def test_pages_together_are_all_that_there_is(
             if page.cut is None:
                 break
         assert found == expected
+        log.close()
 
 
 def test_a_key_in_a_cold_log_fetches_its_chunk_alone() -> None:
