@@ -9,7 +9,7 @@ from segments.amqp10 import Opaque, Symbol, encode_map
 from segments.compression import pack
 from segments.message import Message, Properties
 from streamd.wire.amqp091 import methods as m
-from streamd.wire.amqp091.codec import FRAME_HEAD, HEARTBEAT_FRAME, method_frame
+from streamd.wire.amqp091.codec import HEARTBEAT_FRAME, method_frame
 from streamd.wire.amqp091.values import Field
 from streamd.wire.amqp10 import performatives as p
 from streamd.wire.amqp10.codec import HEARTBEAT_FRAME as HEARTBEAT10, frame as frame10
@@ -17,7 +17,7 @@ from streamd.wire.amqp10.values import Described, Uint, Ulong, write_value
 from streamd.wire.stream import codec, commands as c
 from streamd.wire.stream.fields import CommandVersions, OffsetSpecification, Pair
 from streamd.wire.stream.publish import encode_sub_batch
-from tests.fuzz.frames import amqp10_frames
+from tests.fuzz.frames import amqp10_frames, amqp_frames
 from tests.support.amqp import FIRST as FROM_FIRST, STREAM, AmqpPeer, connect, declare, fields
 from tests.support.amqp10 import Amqp10Peer, connect as connect10
 from tests.support.server import FIRST, LAST, NEXT, Harness, Peer
@@ -203,19 +203,7 @@ async def record_amqp(server: Harness) -> list[bytes]:
     await peer.open()
     for part in (_declare, _publish_amqp, _consume_amqp, _clean_up_amqp):
         await part(peer)
-    return [frame for sent in recorder.frames for frame in _single(sent)]
-
-
-def _single(data: bytes) -> list[bytes]:
-    """Frames that were sent together, one by one."""
-    if data.startswith(b"AMQP"):
-        return [data]
-    found, at = [], 0
-    while at < len(data):
-        end = at + FRAME_HEAD.size + FRAME_HEAD.unpack_from(data, at)[2] + 1
-        found.append(data[at:end])
-        at = end
-    return found
+    return [frame for sent in recorder.frames for frame in amqp_frames(sent)]
 
 
 async def _declare(peer: AmqpPeer) -> None:

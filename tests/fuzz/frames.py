@@ -5,6 +5,7 @@ change them, too. What is cut off at the end is a frame of its own.
 """
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
@@ -16,40 +17,42 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,7})\r\n", re.IGNORECASE)
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-def stream_frames(data: bytes) -> list[bytes]:
-    """Frames of the stream protocol."""
+def _parts(data: bytes, end_of: Callable[[bytes, int], int]) -> list[bytes]:
+    """What `data` consists of; `end_of` says where the part ends that begins at a place."""
     found, at = [], 0
     while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        end = end_of(data, at)
         found.append(data[at:end])
         at = end
     return found
+
+
+def stream_frames(data: bytes) -> list[bytes]:
+    """Frames of the stream protocol, or entries of a chunk."""
+    return _parts(data, lambda raw, at: at + 4 + int.from_bytes(raw[at : at + 4], "big"))
 
 
 def amqp_frames(data: bytes) -> list[bytes]:
     """Frames of AMQP 0-9-1; a protocol header is one."""
-    found, at = [], 0
-    while at < len(data):
-        if data[at : at + 4] == b"AMQP":
-            end = at + 8
-        elif at + FRAME_HEAD.size > len(data):
-            end = len(data)
-        else:
-            end = at + FRAME_HEAD.size + FRAME_HEAD.unpack_from(data, at)[2] + 1
-        found.append(data[at:end])
-        at = end
-    return found
+
+    def end_of(raw: bytes, at: int) -> int:
+        if raw[at : at + 4] == b"AMQP":
+            return at + 8
+        if at + FRAME_HEAD.size > len(raw):
+            return len(raw)
+        return at + FRAME_HEAD.size + FRAME_HEAD.unpack_from(raw, at)[2] + 1
+
+    return _parts(data, end_of)
 
 
 def amqp10_frames(data: bytes) -> list[bytes]:
     """Frames of AMQP 1.0; a protocol header is one."""
-    found, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        end = at + (8 if data[at : at + 4] == b"AMQP" else max(size, 8))
-        found.append(data[at:end])
-        at = end
-    return found
+
+    def end_of(raw: bytes, at: int) -> int:
+        size = int.from_bytes(raw[at : at + 4], "big")
+        return at + (8 if raw[at : at + 4] == b"AMQP" else max(size, 8))
+
+    return _parts(data, end_of)
 
 
 def with_whole_size(frame: bytes) -> bytes:
@@ -61,17 +64,15 @@ def with_whole_size(frame: bytes) -> bytes:
 
 def http_requests(data: bytes) -> list[bytes]:
     """Requests."""
-    found, at = [], 0
-    while at < len(data):
-        head = data.find(_END_OF_HEAD, at)
+
+    def end_of(raw: bytes, at: int) -> int:
+        head = raw.find(_END_OF_HEAD, at)
         if head < 0:
-            end = len(data)
-        else:
-            length = _LENGTH.search(data, at, head + 2)
-            end = head + len(_END_OF_HEAD) + (int(length[1]) if length else 0)
-        found.append(data[at:end])
-        at = end
-    return found
+            return len(raw)
+        length = _LENGTH.search(raw, at, head + 2)
+        return head + len(_END_OF_HEAD) + (int(length[1]) if length else 0)
+
+    return _parts(data, end_of)
 
 
 def with_size(frame: bytes) -> bytes:

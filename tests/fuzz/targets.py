@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER
 from tests.fuzz import conversations, frames, live, stored, values, wire
-from tests.fuzz.mutate import changed
+from tests.fuzz.mutate import ChangeValue, Fix, changed
 from tests.fuzz.requests import changed_requests
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -60,23 +60,16 @@ class Target(NamedTuple):
         return sorted((CORPUS / self.name).iterdir())
 
 
-def _change_stream(parts: Sequence[bytes], chance: Random) -> list[bytes]:
-    spare = conversations.SPARE_COMMANDS
-    return changed(parts, chance, frames.with_size, spare, values.change_stream)
+def _changes(fix: Fix, spare: Sequence[bytes], change: ChangeValue) -> Change:
+    return lambda parts, chance: changed(parts, chance, fix, spare, change)
 
 
-def _change_amqp(parts: Sequence[bytes], chance: Random) -> list[bytes]:
-    spare = conversations.SPARE_METHODS
-    return changed(parts, chance, frames.with_size_and_end, spare, values.change_amqp)
-
-
-def _change_amqp10(parts: Sequence[bytes], chance: Random) -> list[bytes]:
-    spare = conversations.SPARE_PERFORMATIVES
-    return changed(parts, chance, frames.with_whole_size, spare, values.change_amqp10)
-
-
-def _change_bytes(parts: Sequence[bytes], chance: Random) -> list[bytes]:
-    return changed(parts, chance, bytes, (), lambda part, _: part)
+_change_stream = _changes(frames.with_size, conversations.SPARE_COMMANDS, values.change_stream)
+_change_amqp = _changes(frames.with_size_and_end, conversations.SPARE_METHODS, values.change_amqp)
+_change_amqp10 = _changes(
+    frames.with_whole_size, conversations.SPARE_PERFORMATIVES, values.change_amqp10
+)
+_change_bytes = _changes(bytes, (), lambda part, _: part)
 
 
 def _whole(data: bytes) -> list[bytes]:

@@ -34,6 +34,7 @@ from streamd.wire.stream import (
     commands as c,
 )
 from streamd.wire.stream.publish import decode_entries, decode_filtered_entries
+from tests.fuzz.frames import stream_frames
 
 FRAME_MAX = 1 << 16
 _OPEN_CHANNEL = method_frame(1, m.ChannelOpen())
@@ -59,13 +60,13 @@ def try_stream(data: bytes) -> None:
     """What an open connection reads, as the server, or as a client when the octet is odd."""
     arrival, data = data[0], data[1:]
     role = Role.CLIENT if arrival & 1 else Role.SERVER
-    at_once = _stream_commands([data], role)
-    in_pieces = _stream_commands(cut(data, arrival >> 1), role)
+    at_once = stream_commands([data], role)
+    in_pieces = stream_commands(cut(data, arrival >> 1), role)
     if at_once != in_pieces:
         raise Broken(f"{at_once} at once, {in_pieces} in pieces")
 
 
-def _stream_commands(pieces: list[bytes], role: Role) -> list[Any]:
+def stream_commands(pieces: list[bytes], role: Role) -> list[Any]:
     """All commands, and the error that they end with; messages are what counts of Publish."""
     connection = Connection(role, FRAME_MAX)
     connection.state = State.OPEN
@@ -103,20 +104,11 @@ def _entries(command: c.Publish | c.PublishFiltered) -> list[Any]:
     for group in decoded.groups:
         ids = [group.publishing_ids[at : at + 8] for at in range(0, len(group.publishing_ids), 8)]
         values = group.filter_values or [b""] * group.num_entries
-        entries = [group.data] if group.num_entries == 1 else _split(group.data)
+        entries = [group.data] if group.num_entries == 1 else stream_frames(group.data)
         rows = zip(ids, values, entries, strict=True)  # as many of each
         found += [(command.publisher_id, is_filtered, *row) for row in rows]
     refused = decoded.refused_ids
     return [*found, (command.publisher_id, refused)] if refused else found
-
-
-def _split(data: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        found.append(data[at:end])
-        at = end
-    return found
 
 
 # -- AMQP 0-9-1

@@ -33,17 +33,6 @@ def test_known_filters() -> None:
     assert bloom.build([b""], 16) == bloom.build([], 255) == b""
 
 
-@given(VALUES, SIZES, st.booleans())
-def test_bit_order_is_most_significant_first(values: set[bytes], size: int, extra: bool) -> None:
-    filter_bytes = bloom.build(values | {b""} if extra else values, size)
-    expected = {bit for value in values for bit in bloom.bit_positions(value, size)}
-    if extra and values:
-        expected.add(0)
-    found = {n for n in range(8 * len(filter_bytes)) if filter_bytes[n // 8] & 0x80 >> n % 8}
-    assert found == expected
-    assert len(filter_bytes) == (size if values else 0)
-
-
 @given(VALUES, SIZES)
 def test_no_value_is_ever_missed(values: set[bytes], size: int) -> None:
     filter_bytes = bloom.build(values, size)

@@ -1,14 +1,11 @@
 """Building chunks: known bytes, checks that notice every change, entries cut where they may be."""
 
-from collections import Counter
-
 import mmh3
 import pytest
 from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, LogPolicy, bloom, codec
 from segments.chunk import EncodedChunk, history_form, split_entries
-from segments.format_constants import COLUMNS, FILTER_VALUE, SEQUENCE
 from segments.policy import RecordLimit
 from tests.segments.test_codec import ENTRIES, vector
 from tests.support.logs import entry, sub_batch
@@ -35,29 +32,6 @@ def test_known_chunk() -> None:
     assert b"".join(encode(builder).parts) == vector("chunk")
 
 
-def test_a_chunk_without_values_has_neither_filter_nor_history() -> None:
-    for values in (None, [b"", b""]):
-        chunk = build(values)
-        assert (chunk.header.filter_size, chunk.header.trailer_size) == (0, 0)
-        assert chunk.header.filter_scheme == 1
-
-
-def test_history_counts_messages_by_value() -> None:
-    chunk = build([b"b", b"a", b"b", b""])
-    blocks = codec.decode_blocks(chunk.parts[2])
-    assert {b.id: b.value for b in blocks if b.kind == FILTER_VALUE} == {b"a": 1, b"b": 2, b"": 1}
-    assert build([b"a"], LogPolicy(filter_history=False)).parts[2] == b""
-
-
-@given(st.lists(st.binary(max_size=300), min_size=1).filter(any))
-def test_history_agrees_with_the_general_encoding(values: list[bytes]) -> None:
-    trailer = build(values).parts[2]
-    counts = Counter(map(history_form, values))
-    blocks = [codec.Block(FILTER_VALUE, value, count) for value, count in counts.items()]
-    columns = [b for b in codec.decode_blocks(trailer) if b.kind == COLUMNS]
-    assert trailer == codec.encode_blocks([*columns, *blocks])
-
-
 def test_long_filter_values_are_recorded_by_prefix_and_hash() -> None:
     value = bytes(range(256)) * 4
     form = value[:239] + mmh3.hash_bytes(value, seed=0)
@@ -68,18 +42,6 @@ def test_long_filter_values_are_recorded_by_prefix_and_hash() -> None:
     chunk = build([value])
     assert codec.decode_blocks(chunk.parts[2])[0].id == form
     assert chunk.parts[0][48:] == bloom.build([value], 16)  # the filter takes all of it
-
-
-def test_sequences_come_first_in_the_trailer() -> None:
-    builder = ChunkBuilder()
-    builder.add(entry(b"x"), 1, 1, [b"v"])
-    builder.set_sequence(b"p", 1)
-    builder.set_sequence(b"p", 7)
-    blocks = codec.decode_blocks(encode(builder).parts[2])
-    assert [(b.kind, b.id, b.value) for b in blocks] == [
-        (SEQUENCE, b"p", 7),
-        (FILTER_VALUE, b"v", 1),
-    ]
 
 
 def test_known_trailer_size_and_crc() -> None:

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
 
-import pytest
 from hypothesis import example, given, strategies as st
 
-from segments import ChunkBuilder, ChunkMatcher, LogPolicy, codec
+from segments import ChunkBuilder, LogPolicy, codec
 from segments.chunk import EncodedChunk
 from segments.columns import (
     Columns,
@@ -20,7 +19,7 @@ from segments.columns import (
 )
 from segments.errors import FormatError
 from segments.format_constants import COLUMNS, FILTER_VALUE, SEQUENCE
-from segments.property_keys import PropertyFilter, key_of, mark_of, plain_key
+from segments.property_keys import key_of, mark_of, plain_key
 from tests.support.logs import entry, sub_batch
 
 NAMES = ("region", "kind")
@@ -223,16 +222,6 @@ def test_where_all_are_equal_the_list_says_so() -> None:
         assert columns.rows(ValueTest(mark, [value], is_complement=True)) == 0
 
 
-def test_frames_with_and_without_values() -> None:
-    builder = ChunkBuilder()
-    builder.add(entry(b"x") * 10, 10, 10, None)
-    builder.add(entry(b"y") * 10, 10, 10, [b"a"] * 10)
-    chunk = builder.encode(chunk_id=0, timestamp_ms=0, epoch=1, policy=LogPolicy())
-    columns = columns_of(chunk)
-    assert columns is not None
-    assert columns.values_of(None) == [b""] * 10 + [b"a"] * 10
-
-
 @given(properties(), st.data())
 def test_damage_costs_the_speed_only(values: list[list[bytes]], data: st.DataObject) -> None:
     plain, *further = values
@@ -260,34 +249,3 @@ def test_damage_costs_the_speed_only(values: list[list[bytes]], data: st.DataObj
     except FormatError:
         return
     assert isinstance(found, Opened)
-
-
-def test_a_filter_asks_for_messages() -> None:
-    plain = [(b"", b"a", b"b")[n % 3] for n in range(60)]
-    kinds = [(b"", b"x")[n % 2] for n in range(60)]
-    columns = columns_of(build(plain, [kinds]))
-    assert columns is not None
-    for values, match_unfiltered, wishes in (
-        ([b"a"], False, ()),
-        ([b"a"], True, ()),
-        ([b"a", b"none"], False, (PropertyFilter("region", frozenset((b"x",)), False),)),
-        (None, False, (PropertyFilter("region", frozenset((b"y",)), True),)),
-    ):
-        matcher = ChunkMatcher(values, match_unfiltered=match_unfiltered, properties=wishes)
-        rows = matcher.rows(columns)
-        assert rows is not None
-        wanted = [
-            place
-            for place, (own, kind) in enumerate(zip(plain, kinds, strict=True))
-            if (values is None or own in values or (match_unfiltered and not own))
-            and all(kind in wish.values or (wish.match_unfiltered and not kind) for wish in wishes)
-        ]
-        assert places_of(rows, 60) == wanted
-    other = ChunkMatcher(None, properties=[PropertyFilter("kind", frozenset((b"x",)), False)])
-    assert other.rows(columns) is None
-
-
-@pytest.mark.parametrize("number", [0, 1, 5, 60, 63])
-def test_places(number: int) -> None:
-    places = list(range(0, number, 3))
-    assert places_of(rows_of(places, number), number) == places

@@ -7,7 +7,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from segments import ChunkMatcher, Log, LogPolicy, StorageError
 from tests.support.disk import FaultyDisk, Killed
-from tests.support.logs import append, bodies_of, read_bodies, read_chunks, truncate
+from tests.support.logs import (
+    append,
+    bodies_of,
+    read_bodies,
+    read_chunks,
+    store_offset,
+    truncate,
+)
 
 VALUES = [b"", b"red", b"green"]
 
@@ -71,8 +78,7 @@ class CrashingLog(RuleBasedStateMachine):
 
     @rule(consumer=st.sampled_from([b"c1", b"c2"]), offset=st.integers(0, 100))
     def store_offset(self, consumer: bytes, offset: int) -> None:
-        self.log.journal.tracking.store_offset(consumer, offset)
-        self.log.journal.write_pending(self.log.committed_offset)
+        store_offset(self.log, consumer, offset)
         self.offsets[consumer] = offset
 
     @rule()
@@ -138,8 +144,7 @@ class CrashingLog(RuleBasedStateMachine):
         self.disk.life = life
         try:
             if stores_offset:
-                self.log.journal.tracking.store_offset(b"c1", 7)
-                self.log.journal.write_pending(self.log.committed_offset)
+                store_offset(self.log, b"c1", 7)
                 self.offsets[b"c1"] = 7
             append(self.log, [b"unconfirmed" * 5], [b"red"], sequences={b"p": before + 1})
         except Killed:

@@ -24,7 +24,7 @@ from segments.derived.key_schedule import adopt, next_task, tidy_up
 from segments.errors import FormatError
 from segments.filter_index import FilterIndex
 from segments.segment import KeyState
-from tests.support.logs import append, read_bodies, read_chunks
+from tests.support.logs import append, read_bodies, read_chunks, store_offset
 
 NOW_MS = 1_700_000_000_000
 POLICY = LogPolicy(max_segment_chunks=2)
@@ -167,8 +167,7 @@ class World:
     def store(self) -> None:
         number = 1 + max(offset or 0 for offset in self.offsets)
         self.offsets.append(number)
-        self.it.journal.tracking.store_offset(b"c", number)
-        self.it.journal.write_pending(self.it.committed_offset)
+        store_offset(self.it, b"c", number)
         self.offsets = [number]
 
     def close(self) -> None:
@@ -246,13 +245,8 @@ def _crashed(world: World) -> None:
     world.it.abandon()
     world.log = None
     Path(world.folder, "checkpoint").unlink()
-    for name in sorted(os.listdir(world.folder)):
-        if name.endswith((".segment", "tracking")):
-            newest = Path(world.folder, name)
-            if name == "tracking" or name == max(
-                n for n in os.listdir(world.folder) if n.endswith(".segment")
-            ):
-                newest.write_bytes(newest.read_bytes() + b"torn")
+    for path in (Path(world.folder, "tracking"), max(Path(world.folder).glob("*.segment"))):
+        path.write_bytes(path.read_bytes() + b"torn")
 
 
 def _broken(world: World) -> None:
@@ -274,14 +268,6 @@ def _full(world: World) -> None:
     _filled(world)
     while world.it.segments.shown[-1].num_chunks < 2 and world.it._writer.num_chunks < 2:
         world.append()
-
-
-def _new(world: World) -> None:
-    world.open()
-
-
-def _nothing(_world: World) -> None:
-    pass
 
 
 def _old(world: World) -> None:
@@ -349,13 +335,13 @@ def _index_keys(world: World) -> None:
 
 
 OPERATIONS: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
-    "create": (_nothing, World.open),
+    "create": (lambda _: None, World.open),
     "append": (_filled, World.append),
     "roll": (_full, World.append),
     "flush": (_filled, World.flush),
     "flush with a checkpoint": (_filled, lambda world: world.flush(with_checkpoint=True)),
     "flush of a new segment": (_full, lambda world: (world.append(), world.flush())[0]),
-    "first stored offset": (_new, World.store),
+    "first stored offset": (World.open, World.store),
     "stored offset": (_filled, _store_twice),
     "rewrite of the journal": (_filled, _rewrite),
     "demand": (_filled, _ask),

@@ -1,6 +1,5 @@
 """The filter index: the same chunks as by reading every header, without the false positives."""
 
-from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,11 +8,11 @@ from hypothesis import given, strategies as st
 
 from segments import FIRST, ChunkBuilder, ChunkMatcher, Log, LogPolicy, Reader, at_offset
 from segments.bloom import filter_keys
-from segments.derived.filter_files import load, load_or_build, save, scan, shape_of
+from segments.derived.filter_files import scan, shape_of
 from segments.disk import File
 from segments.errors import FormatError
 from segments.filter_index import FilterFile, FilterIndex, fingerprint
-from segments.segment import FILTER_SUFFIX, Segment
+from segments.segment import Segment
 from tests.segments.layout import FILTER_INDEX, FILTER_INDEX_HEADER
 from tests.support.disk import FaultyDisk
 
@@ -60,29 +59,6 @@ def wanted(
     return found
 
 
-def without_indexes(log: Log) -> None:
-    for segment in log.segments.shown:
-        segment.filters, segment.is_indexable = None, False
-
-
-@given(CHUNKS, st.sets(VALUES.filter(bool), max_size=2), st.booleans(), st.integers(0, 40))
-def test_exactly_the_chunks_that_hold_a_value(
-    chunks: list[list[bytes]], values: set[bytes], match_unfiltered: bool, start: int
-) -> None:
-    log = filled(FaultyDisk(), chunks)
-    start = min(start, log.committed_offset - 1)
-    matcher = ChunkMatcher(values, match_unfiltered=match_unfiltered)
-    found, reader = read(log, matcher, start)
-    assert found == wanted(chunks, matcher, start)
-    assert reader.next_offset == log.committed_offset
-    without_indexes(log)
-    slow, plain = read(log, matcher, start)
-    assert set(slow) >= set(found)
-    counts, others = reader.counts, plain.counts
-    assert counts.chunks + counts.skipped_chunks == others.chunks + others.skipped_chunks
-    assert counts.unfiltered_chunks == others.unfiltered_chunks
-
-
 @given(CHUNKS, st.integers(0, 40))
 def test_chunks_from_before_are_never_skipped(chunks: list[list[bytes]], since: int) -> None:
     log = filled(FaultyDisk(), chunks)
@@ -115,23 +91,6 @@ def sealed(tmp_path: Path, chunks: Sequence[Sequence[bytes]]) -> tuple[Log, Segm
 
 
 CHUNKS_OF_ONE = [[b"a", b"b"], [b""], [b"b", b""], [LONG], [b""], [b"a"]]
-
-
-def test_a_file_says_what_the_memory_said(tmp_path: Path) -> None:
-    log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
-    index = segment.filters
-    assert isinstance(index, FilterIndex)
-    file = save(segment, index)
-    for values in ([b"a"], [b"b"], [LONG], [b""], [b"none"], [b"a", LONG]):
-        keys = filter_keys(values)
-        for ordinal in range(len(CHUNKS_OF_ONE) + 1):
-            assert file.next_match(keys, ordinal) == index.next_match(keys, ordinal)
-            for key in keys:
-                for chunks in (range(ordinal), range(ordinal, len(CHUNKS_OF_ONE))):
-                    assert [*file.holding(key, chunks)] == [*index.holding(key, chunks)]
-    assert list(file.positions) == list(index.positions)
-    assert list(file.bare) == list(index.bare) == [1, 4]
-    log.close()
 
 
 def test_the_file_is_as_declared(tmp_path: Path) -> None:
@@ -168,22 +127,6 @@ def test_any_damage_of_the_file_is_found(tmp_path: Path) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"SFLT", b"x" * 500])
-def test_a_bad_file_is_rebuilt(tmp_path: Path, content: bytes | None) -> None:
-    log, segment = sealed(tmp_path, CHUNKS_OF_ONE)
-    path = Path(segment.path(FILTER_SUFFIX))
-    if content is not None:
-        path.write_bytes(content)
-    made = load_or_build(segment, segment.size, True)
-    assert isinstance(made, FilterFile)
-    assert isinstance(load(segment), FilterFile)
-    log.indexes.adopt(segment, made, segment.size)
-    assert read(log, ChunkMatcher([b"a"]))[0] == [0, 7]
-    segment.remove()
-    assert not path.exists()
-    log.close()
-
-
 def test_chunks_whose_filter_may_be_wrong_are_looked_at(tmp_path: Path) -> None:
     """A flipped bit in header, filter or trailer: delivered, as without an index."""
     log, segment = sealed(tmp_path, [[b"a"], [b"b"], [b"c"]])
@@ -198,18 +141,6 @@ def test_chunks_whose_filter_may_be_wrong_are_looked_at(tmp_path: Path) -> None:
     segment.filters = rebuilt
     assert read(log, ChunkMatcher([b"a"]))[0] == [0, 1]
     log.close()
-
-
-def test_streams_without_history_are_read_header_by_header() -> None:
-    disk = FaultyDisk()
-    log = Log.open("s", LogPolicy(filter_history=False), disk)
-    for values in ([b"a"], [b"b"], [b""]):
-        log.append([builder(values)], 1)
-    assert read(log, ChunkMatcher([b"a"]))[0] == [0]
-    index = scan(log.segments.shown[0], log.segments.shown[0].size)
-    assert index.uncertain == array("I", (0, 1))
-    log.segments.shown[0].filters = index
-    assert read(log, ChunkMatcher([b"a"]))[0] == [0]
 
 
 @given(CHUNKS, st.integers(1, 9), st.integers(1, 60), st.integers(0, 40))

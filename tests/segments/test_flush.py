@@ -9,27 +9,38 @@ from segments.errors import FLUSH, StorageError
 from segments.segment import INDEX_SUFFIX
 from segments.verify import verify
 from tests.support.disk import FaultyDisk, FaultyFile
-from tests.support.logs import append, read_bodies
+from tests.support.logs import append, read_bodies, store_offset
 from tests.support.recorder import Drop, Operation, RecordingDisk, Sync
 
 
-class FolderDisk(FaultyDisk):
-    """A disk whose names are on the device when their folder is synced, and with little room.
+class RefusingDisk(FaultyDisk):
+    """A disk that creates no file whose name has a part in it.
+
+    Attributes:
+        part: of names; None where all files can be created.
+    """
+
+    def __init__(self, part: str | None = None, code: int = errno.ENOSPC) -> None:
+        super().__init__()
+        self.part = part
+        self._code = code
+
+    def create(self, path: str) -> FaultyFile:
+        if self.part is not None and self.part in path:
+            raise StorageError("create", path, OSError(self._code, "refused"))
+        return super().create(path)
+
+
+class FolderDisk(RefusingDisk):
+    """A disk whose names are on the device when their folder is synced.
 
     Attributes:
         on_device: names that a power failure leaves.
-        takes_checkpoints: there is room for one.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.on_device: set[str] = set()
-        self.takes_checkpoints = True
-
-    def create(self, path: str) -> FaultyFile:
-        if "checkpoint" in path and not self.takes_checkpoints:
-            raise StorageError("create", path, OSError(errno.ENOSPC, "No space left on device"))
-        return super().create(path)
 
     def sync_folder(self, folder: str) -> None:
         self.maybe_fail("sync folder", folder)
@@ -40,20 +51,6 @@ class FolderDisk(FaultyDisk):
         for segment in log.segments.shown:
             if segment.num_chunks:
                 assert segment.path() in self.on_device
-
-
-class RefusingDisk(FaultyDisk):
-    """A disk that creates no file whose name has a part in it."""
-
-    def __init__(self, part: str, code: int) -> None:
-        super().__init__()
-        self.part = part
-        self._code = code
-
-    def create(self, path: str) -> FaultyFile:
-        if self.part in path:
-            raise StorageError("create", path, OSError(self._code, "refused"))
-        return super().create(path)
 
 
 class DroppingDisk(RecordingDisk):
@@ -74,18 +71,6 @@ class DroppingDisk(RecordingDisk):
                 super().do(Drop(operation.node))
                 raise StorageError(FLUSH, found[0], OSError(errno.EIO, "Input/output error"))
         super().do(operation)
-
-
-@pytest.mark.parametrize("takes_checkpoints", [False, True])
-def test_nothing_is_committed_before_its_name_is_on_the_device(takes_checkpoints: bool) -> None:
-    disk = FolderDisk()
-    log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
-    disk.takes_checkpoints = takes_checkpoints
-    for number in range(7):
-        append(log, [b"%d" % number])
-        log.flush()
-        assert log.committed_offset == number + 1
-        disk.check_names(log)
 
 
 def test_what_comes_while_a_flush_runs_is_shown_by_the_next_one() -> None:
@@ -127,7 +112,7 @@ def test_names_that_a_killed_process_left(num_before: int) -> None:
     for number in range(num_before):
         append(log, [b"%d" % number])
     del log  # killed
-    disk.takes_checkpoints = False
+    disk.part = "checkpoint"
     log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
     append(log, [b"next"])
     log.flush()
@@ -139,7 +124,7 @@ def test_names_that_a_flush_had_no_descriptor_for_are_synced_by_the_next_one() -
     log = Log.open("s", LogPolicy(max_segment_chunks=2), disk, commits_on_flush=True)
     for number in range(3):
         append(log, [b"%d" % number])
-    disk.takes_checkpoints, disk.errno = False, errno.EMFILE
+    disk.part, disk.errno = "checkpoint", errno.EMFILE
     disk.failures["sync folder"] = 1
     with pytest.raises(StorageError):
         log.flush()
@@ -154,39 +139,18 @@ def test_the_name_of_a_journal_is_synced_with_its_first_offset() -> None:
     log = Log.open("s", LogPolicy(), disk)
     append(log, [b"x"])
     log.flush(with_checkpoint=True)
-    disk.takes_checkpoints = False
-    log.journal.tracking.store_offset(b"reader", 0)
-    log.journal.write_pending(log.committed_offset)
+    disk.part = "checkpoint"
+    store_offset(log, b"reader", 0)
     log.flush()
     assert set(disk.files) == disk.on_device
 
 
 def test_a_folder_that_cannot_be_synced_fails_the_log() -> None:
     disk = FolderDisk()
-    disk.takes_checkpoints = False
+    disk.part = "checkpoint"
     disk.failures["sync folder"] = 1
     with pytest.raises(StorageError):
         Log.open("s", LogPolicy(), disk, commits_on_flush=True)
-
-
-def test_what_retention_could_not_say_is_said_later() -> None:
-    """The files are gone, but there was no room for the checkpoint that says so."""
-    disk = FolderDisk()
-    policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-    log = Log.open("s", policy, disk)
-    for number in range(6):
-        append(log, [b"%d" % number])
-    log.flush(with_checkpoint=True)
-    removal = log.expire(0)
-    assert removal.segments
-    disk.takes_checkpoints = False
-    with pytest.raises(StorageError):
-        removal.run()
-    disk.takes_checkpoints = True
-    log.close()
-    log = Log.open("s", policy, disk)
-    assert log.report.losses == log.report.steps == ()
-    assert read_bodies(log) == [b"4", b"5"]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -205,7 +169,7 @@ def test_what_consumers_ask_for_cannot_be_written_when_a_log_is_closed(code: int
 
 
 def test_a_log_whose_offsets_cannot_be_written_is_flushed_when_it_is_closed() -> None:
-    disk = RefusingDisk("tracking", errno.ENOSPC)
+    disk = RefusingDisk("tracking")
     log = Log.open("s", LogPolicy(), disk)
     append(log, [b"x"])
     log.journal.tracking.store_offset(b"reader", 1)
@@ -249,11 +213,9 @@ def test_offsets_that_a_killed_process_left_are_flushed_on_opening() -> None:
     disk = FolderDisk()
     log = Log.open("s", LogPolicy(), disk)
     append(log, 3 * [b"x"])
-    log.journal.tracking.store_offset(b"reader", 1)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 1)
     log.flush(with_checkpoint=True)
-    log.journal.tracking.store_offset(b"reader", 2)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 2)
     del log  # killed
     log = Log.open("s", LogPolicy(), disk)
     assert log.journal.tracking.offset(b"reader") == 2
@@ -268,8 +230,7 @@ def test_what_a_failed_sync_has_left_is_written_again() -> None:
     disk.sync_folder("")
     for n in range(5):
         append(log, [b"%d" % n], sequences={b"p": n})
-    log.journal.tracking.store_offset(b"reader", 4)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"reader", 4)
     for node in list(disk.tree.contents):
         disk.do(Drop(node))
     del log  # killed
@@ -311,21 +272,9 @@ def test_a_log_whose_name_fails_to_reach_the_device_is_not_opened() -> None:
         Log.open("s", LogPolicy(), disk)
 
 
-def test_the_name_of_a_journal_that_a_killed_process_left() -> None:
-    disk = FolderDisk()
-    log = Log.open("s", LogPolicy(), disk)
-    log.flush(with_checkpoint=True)
-    log.journal.tracking.store_offset(b"reader", 1)
-    log.journal.write_pending(log.committed_offset)
-    del log  # killed
-    disk.takes_checkpoints = False
-    Log.open("s", LogPolicy(), disk)
-    assert "s/tracking" in disk.on_device
-
-
 def test_a_snapshot_that_knows_lost_chunks_lets_nothing_go() -> None:
     """It is to be replaced, and there is no room for that yet."""
-    disk = RefusingDisk("nothing", errno.ENOSPC)
+    disk = RefusingDisk()
     log = Log.open("s", LogPolicy(max_segment_chunks=1), disk)
     append(log, [b"0"], sequences={b"p": 0})
     log.flush(with_checkpoint=True)

@@ -10,14 +10,13 @@ from segments import FIRST, ChunkBuilder, Log, LogPolicy, OffsetSpec, at_offset
 from segments.errors import CheckpointDueError, StorageError
 from segments.gaps import OFFSET_GAP, RESTORE_GAP, Gap, Gaps, end_before, num_lost
 from segments.marks import AHEAD, RESTORED, put_mark
-from segments.reader import Reader
 from segments.store.local_copy import write_copy
 from segments.store.manifest import Manifest
 from segments.store.object_names import StreamKey
 from segments.verify import verify
 from tests.support.cold import make_cold
 from tests.support.fake_store import FakeStore
-from tests.support.logs import append, bodies_of, entry, read_chunks, sub_batch
+from tests.support.logs import append, bodies_of, read_chunks, store_offset, sub_batch
 from tests.support.recorder import Cut, RecordingDisk
 
 _POLICY = LogPolicy(max_segment_chunks=3)
@@ -141,14 +140,6 @@ class TestPowerFailure:
             found = [int(body) for _, body in _read(_open(left))]
             assert found == list(range(max(1, len(found))))
 
-    def test_a_killed_process_leaves_no_gap(self) -> None:
-        disk = _disk()
-        log = _open(disk)
-        append(log, [b"0"])
-        log = _open(RecordingDisk(disk.tree))
-        append(log, [b"1"])
-        assert [body for _, body in _read(log)] == [b"0", b"1"]
-
     def test_nor_an_orderly_end(self) -> None:
         disk = _disk()
         log = _open(disk)
@@ -157,20 +148,12 @@ class TestPowerFailure:
         disk.sync_folder("s")
         assert _open(_after_power_failure(disk)).next_offset == 1
 
-    def test_also_where_readers_see_what_is_flushed(self) -> None:
-        """Somebody who reads the files may have seen what was not."""
-        disk = _disk()
-        log = _open(disk, commits_on_flush=True)
-        append(log, [b"0"])
-        log.flush()
-        append(log, [b"lost"])
-        log = _open(_after_power_failure(disk), commits_on_flush=True)
-        assert log.next_offset == 1 + OFFSET_GAP
-        assert [body for _, body in _read(log)] == [b"0"]
-
     def test_only_readers_make_no_mark(self) -> None:
+        """And wait for no sync: there may be thousands of streams."""
         disk = _disk()
-        _open(disk).close()
+        log = _open(disk)
+        append(log, [b"0"])
+        log.close()
         before = len(disk.operations)
         log = _open(disk)
         _read(log)
@@ -229,12 +212,10 @@ class TestPowerFailure:
         disk = _disk()
         log = _open(disk)
         append(log, [b"0"], sequences={b"p": 1})
-        log.journal.tracking.store_offset(b"c", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 0)
         log.flush(with_checkpoint=True)
         append(log, [b"lost"], sequences={b"p": 2})
-        log.journal.tracking.store_offset(b"c", 1)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 1)
         log.flush(with_checkpoint=False)
         append(log, [b"lost, too"], sequences={b"p": 3})
         down = disk.synced(len(disk.operations))
@@ -256,8 +237,7 @@ class TestPowerFailure:
         log = _open(disk)
         for n in range(3):
             append(log, [b"lost"], sequences={b"p": n + 1})
-        log.journal.tracking.store_offset(b"c", 2)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 2)
         log.flush(with_checkpoint=True)
         disk.open(log.segments.shown[0].path(), writable=True).truncate(8)
         disk.remove("s/checkpoint")
@@ -314,16 +294,6 @@ class TestPowerFailure:
                 assert "checkpoint" in disk.list("s")
         assert refused
 
-    def test_it_waits_for_no_sync_on_opening(self) -> None:
-        """There may be thousands of streams."""
-        disk = _disk()
-        log = _open(disk)
-        append(log, [b"0"])
-        log.close()
-        before = len(disk.operations)
-        _open(disk)
-        assert not any(type(op).__name__ == "Sync" for op in disk.operations[before:])
-
 
 class TestRestore:
     def test_a_store_may_be_far_behind(self) -> None:
@@ -351,8 +321,7 @@ class TestStoredOffsets:
         log.flush()
         append(log, [b"lost"])
         log.journal.tracking.store_offset(b"c", 2)
-        log.journal.tracking.store_offset(b"d", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"d", 0)
         # The journal reached the device, and the segment did not.
         journal = disk.open("s/tracking", writable=True)
         journal.sync()
@@ -363,14 +332,6 @@ class TestStoredOffsets:
         append(log, [b"new"])
         log = _open(RecordingDisk(down.tree, boot=2))
         assert log.journal.tracking.offsets() == {b"c": 1, b"d": 0}, "it comes back"
-
-    def test_where_nothing_is_left_they_go(self) -> None:
-        disk = _disk()
-        log = _open(disk)
-        log.journal.tracking.store_offset(b"c", 0)
-        log.journal.write_pending(log.committed_offset)
-        log.close()
-        assert _open(disk).journal.tracking.offsets() == {}
 
 
 class TestBound:
@@ -416,24 +377,6 @@ def test_counts_leave_gaps_out(parts: list[tuple[int, int]], data: st.DataObject
     assert found.num_between(start, end) == len(inside) + extra
     around = found.around(start)
     assert (around is not None) == (start < at and start not in offsets)
-
-
-def test_a_reader_crosses_it() -> None:
-    disk = _disk()
-    log = _open(disk)
-    append(log, [b"0"])
-    log.flush()
-    log = _open(_after_power_failure(disk))
-    reader = Reader(log, log.segments.find(FIRST))
-    first = reader.read(10, 1 << 20, 10)
-    assert [chunk.header.chunk_id for chunk in first] == [0]
-    assert reader.read(10, 1 << 20, 10) == []
-    assert reader.at_end
-    append(log, [b"1"])
-    (chunk,) = reader.read(10, 1 << 20, 10)
-    assert chunk.header.chunk_id == 1 + OFFSET_GAP
-    assert reader.counts.lost_records == 0
-    assert bytes(chunk.data or b"") == entry(b"1")
 
 
 @given(st.lists(st.integers(1, 5), max_size=12), st.integers(0, 30), st.integers(-20, 20))

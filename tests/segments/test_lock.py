@@ -86,12 +86,13 @@ def test_a_forked_child_does_not_keep_what_its_parent_has_closed(tmp_path: Path)
     subprocess.run([sys.executable, "-c", _FORKER, str(tmp_path)], check=True)
 
 
-def test_one_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
+def test_one_that_cannot_be_opened_is_not_touched_and_not_locked(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020}.segment"
-    path.write_bytes(b"something else")
+    path.write_bytes(b"something else entirely")
     for _ in range(2):
-        with pytest.raises(CorruptError):
+        with pytest.raises(CorruptError, match="byte 0: file begins with b'some'"):
             Log.open(str(tmp_path))
+        assert path.read_bytes() == b"something else entirely"
     path.unlink()
     Log.open(str(tmp_path)).close()
 

@@ -10,24 +10,19 @@ from segments import (
     FIRST,
     LAST,
     NEXT,
-    ChunkBuilder,
-    CorruptError,
     Log,
     LogPolicy,
     OffsetSpec,
-    Reader,
     StorageError,
     at_offset,
     at_time,
     tracking,
 )
-from segments.codec import INDEX_RECORD_SIZE
 from segments.disk import OsDisk
-from segments.errors import OtherVersionError
 from segments.observer import LogObserver
 from segments.tracking import MAX_OFFSETS, MAX_SEQUENCES, Tracking
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, entry, read_bodies, read_chunks, sub_batch
+from tests.support.logs import append, read_bodies, read_chunks, store_offset
 
 SMALL = LogPolicy(max_segment_bytes=400)
 
@@ -55,38 +50,6 @@ def test_a_new_log_is_empty(log: Log) -> None:
     assert read_chunks(log) == []
 
 
-def test_chunks_come_back_as_they_were_written(log: Log) -> None:
-    assert append(log, [b"a", b"b"]) == 0
-    assert append(log, [b"c"]) == 2
-    builder = ChunkBuilder()
-    builder.add(sub_batch(b"packed", 3, compression=1), 1, 3, None)
-    log.append([builder], 0)
-    assert log.committed_offset == 6
-    chunks = read_chunks(log)
-    assert [c.header.chunk_id for c in chunks] == [0, 2, 3]
-    assert [c.data for c in chunks] == [
-        entry(b"a") + entry(b"b"),
-        entry(b"c"),
-        sub_batch(b"packed", 3, compression=1),
-    ]
-
-
-def test_reopening_changes_nothing_but_the_epoch(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    for number in range(3):
-        log = Log.open(folder, SMALL)
-        assert (log.committed_offset, log.report.steps) == (10 * number, ())
-        for n in range(10):
-            append(log, [b"%d" % (10 * number + n)])
-        log.close()
-    log = Log.open(folder, SMALL)
-    assert read_bodies(log) == [b"%d" % n for n in range(30)]
-    epochs = [chunk.header.epoch for chunk in read_chunks(log)]
-    assert epochs == [1] * 10 + [2] * 10 + [3] * 10
-    assert log.epoch == 4
-    log.close()
-
-
 def test_an_emptied_tail_does_not_lower_the_epoch(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), SMALL)
     for _ in range(4):
@@ -97,35 +60,11 @@ def test_an_emptied_tail_does_not_lower_the_epoch(tmp_path: Path) -> None:
     assert Log.open(str(tmp_path), SMALL).epoch == 2
 
 
-def test_segments_roll_at_their_limits(tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=3))
-    for n in range(7):
-        append(log, [b"%d" % n, b"x"])
-    assert [s.base_offset for s in log.segments.shown] == [0, 6, 12]
-    assert sorted(p.name for p in tmp_path.glob("*.segment")) == [
-        f"{base:020d}.segment" for base in (0, 6, 12)
-    ]
-    assert len(read_bodies(log)) == 14
-    log.close()
-
-
 def test_a_tiny_limit_gives_a_segment_per_chunk_and_no_more(tmp_path: Path) -> None:
     log = Log.open(str(tmp_path), LogPolicy(max_segment_bytes=1))
     for n in range(5):
         append(log, [b"%d" % n], sequences={b"p": n})
     assert len(log.segments.shown) == 5
-    log.close()
-
-
-def test_every_offset_resolves_to_its_chunk(tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path), SMALL)
-    starts = []
-    for n in range(40):
-        starts += [append(log, [b"x" * 20] * (1 + n % 3))] * (1 + n % 3)
-    assert [start_of(log, at_offset(n)) for n in range(len(starts))] == starts
-    assert start_of(log, at_offset(len(starts))) == start_of(log, NEXT) == len(starts)
-    assert start_of(log, LAST) == starts[-1]
-    assert start_of(log, FIRST) == 0
     log.close()
 
 
@@ -184,48 +123,6 @@ class TestRetention:
             append(log, [b"x" * 200], now_ms=t)
         return log
 
-    def test_by_size_the_newest_stay(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_bytes=100, max_length_bytes=800)
-        log = self.fill(tmp_path, policy, [0] * 10)
-        gone = log.expire(0)
-        assert sum(s.size for s in log.segments.shown) <= 800
-        assert sum(s.size for s in log.segments.shown) + gone.segments[-1].size > 800
-        assert log.segments.first_offset == len(gone.segments)
-        gone.run()
-        assert not log.expire(0).segments
-        log.close()
-
-    def test_the_newest_segment_always_stays(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_bytes=100, max_length_bytes=1, max_age_ms=1)
-        log = self.fill(tmp_path, policy, [0] * 5)
-        assert len(log.expire(10**9).segments) == 4
-        assert len(log.segments.shown) == 1
-        log.close()
-
-    def test_by_size_a_sealed_segment_stays_until_there_is_more(self, tmp_path: Path) -> None:
-        log = self.fill(tmp_path, LogPolicy(max_length_bytes=1), [0] * 3)
-        log.seal()
-        assert not log.outlive(0)
-        assert not log.segments.is_empty
-        append(log, [b"x"])
-        assert log.outlive(0)
-        assert log.segments.first_offset == 3
-        log.close()
-
-    def test_by_age_segments_go_whose_last_chunk_is_older(self, tmp_path: Path) -> None:
-        log = self.fill(tmp_path, LogPolicy(max_segment_chunks=2), [0, 500, 600, 1500, 1600, 2000])
-        log.policy = LogPolicy(max_segment_chunks=2, max_age_ms=1000)
-        for now_ms, gone in ((1500, []), (1501, [0]), (2501, [2])):
-            removal = log.expire(now_ms)
-            assert [segment.base_offset for segment in removal.segments] == gone
-            removal.run()
-        log.close()
-
-    def test_no_limits_keep_everything(self, tmp_path: Path) -> None:
-        log = self.fill(tmp_path, LogPolicy(max_segment_bytes=100), [0] * 5)
-        assert not log.expire(10**15).segments
-        log.close()
-
     def test_files_that_somebody_else_removes_meanwhile(self, tmp_path: Path) -> None:
         # As a filter index that is finished just then: retention and its builder both remove it.
         class Shared(OsDisk):
@@ -242,82 +139,14 @@ class TestRetention:
         assert len(list(tmp_path.rglob("*.segment"))) == 1
         log.close()
 
-    def test_a_reader_finishes_what_it_has_open_then_goes_on_with_what_is_kept(
-        self, tmp_path: Path
-    ) -> None:
-        log = self.fill(tmp_path, LogPolicy(max_segment_chunks=2), [0] * 8)
-        log.policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-        reader = Reader(log, log.segments.find(FIRST))
-        first = reader.read(1, 1 << 20, 10)
-        log.expire(0).run()
-        rest = [reader.read(100, 1 << 20, 100) for _ in range(2)]  # each is of one segment
-        offsets = [c.header.chunk_id for c in sum(rest, first)]
-        assert offsets == [0, 1, 6, 7]
-        assert reader.counts.lost_records == 4
-        reader.close()
-        assert start_of(log, at_offset(0)) == start_of(log, FIRST) == 6
-        log.close()
-
-    def test_removal_leaves_no_file_of_the_segment(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-        log = self.fill(tmp_path, policy, [0] * 4)
-        log.expire(0).run()
-        assert sorted(p.name[:20] for p in tmp_path.glob("0*")) == [f"{2:020d}"] * 2
-        log.close()
-        assert Log.open(str(tmp_path)).segments.first_offset == 2
-
 
 class TestTracking:
-    def test_sequences_survive(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_chunks=3)
-        log = Log.open(str(tmp_path), policy)
-        for n in range(10):
-            append(log, [b"x"], sequences={b"p": n, b"q%d" % n: 100 + n})
-        for reopened in range(3):
-            assert log.journal.tracking.sequence(b"p") == 9, reopened
-            assert [log.journal.tracking.sequence(b"q%d" % n) for n in range(10)] == list(
-                range(100, 110)
-            )
-            assert log.journal.tracking.sequence(b"unknown") is None
-            log.close()
-            log = Log.open(str(tmp_path), policy)
-        log.close()
-
-    def test_sequences_survive_retention(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-        log = Log.open(str(tmp_path), policy)
-        append(log, [b"x"], sequences={b"old": 5})
-        for _ in range(9):
-            append(log, [b"x"])
-            log.expire(0).run()
-        assert log.segments.first_offset == 8
-        assert log.segments.kept_from == 0  # nothing else would know of "old" after a power failure
-        for _ in range(2):
-            log.flush(with_checkpoint=True)
-            log.expire(0).run()
-            append(log, [b"x"])
-        assert log.segments.kept_from > 5
-        log.close()
-        assert Log.open(str(tmp_path), policy).journal.tracking.sequence(b"old") == 5
-
-    def test_sequences_are_read_from_chunks_when_the_journal_is_gone(self, tmp_path: Path) -> None:
-        policy = LogPolicy(max_segment_chunks=2)
-        log = Log.open(str(tmp_path), policy)
-        for n in range(6):
-            append(log, [b"x"], sequences={b"p%d" % n: n})
-        log.close()
-        (tmp_path / "tracking").unlink()
-        log = Log.open(str(tmp_path), policy)
-        assert [log.journal.tracking.sequence(b"p%d" % n) for n in range(6)] == list(range(6))
-        log.close()
-
     def test_offsets_survive(self, tmp_path: Path) -> None:
         log = Log.open(str(tmp_path))
         assert not (tmp_path / "tracking").exists()
         append(log, 8 * [b"x"])
         for offset in (7, 3, 5):  # it may go backwards
-            log.journal.tracking.store_offset(b"c", offset)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c", offset)
         log.journal.tracking.store_offset(b"d" * 255, 7)
         log.journal.tracking.store_offset(b"behind", 2**64 - 1)
         assert log.journal.tracking.offset(b"c") == 5
@@ -336,8 +165,7 @@ class TestTracking:
         for n in range(5):
             append(log, [b"x"])
             log.journal.tracking.store_offset(b"early", 0)
-            log.journal.tracking.store_offset(b"late", n)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"late", n)
             log.flush(with_checkpoint=True)
             log.expire(0).run()
         assert log.journal.tracking.offset(b"early") == 0  # a crash could bring it back before
@@ -357,8 +185,7 @@ class TestTracking:
         log = Log.open(str(tmp_path))
         append(log, 9_000 * [b""])
         for n in range(9000):
-            log.journal.tracking.store_offset(b"c" * 200, n)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c" * 200, n)
             if n % 1000 == 0:
                 log.flush()
         assert (tmp_path / "tracking").stat().st_size < 1.2e6
@@ -422,19 +249,6 @@ class TestRefusals:
         assert read_bodies(log) == [b"one", b"three"]
         assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"three"]
 
-    def test_an_index_that_cannot_grow_takes_its_chunk_back(self) -> None:
-        disk = FaultyDisk()
-        log = Log.open("s", disk=disk)
-        append(log, [b"one"])
-        chunk = 48 + 4 + 3
-        used = sum(len(i.content) for i in disk.files.values())
-        disk.capacity = used + chunk + INDEX_RECORD_SIZE - 1
-        with pytest.raises(StorageError):
-            append(log, [b"two"])
-        disk.capacity = None
-        assert append(log, [b"two"]) == 1
-        assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"two"]
-
     def test_a_disk_that_fails_to_undo_fails_the_log_for_good(self) -> None:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
@@ -481,34 +295,6 @@ class TestRefusals:
         assert not log.report.steps
         assert not any(segment.damage for segment in log.segments.shown)
 
-    @pytest.mark.parametrize("operation", ["create", "write"])
-    def test_a_roll_that_fails_can_be_tried_again(self, operation: str) -> None:
-        disk = FaultyDisk()
-        log = Log.open("s", LogPolicy(max_segment_chunks=1), disk)
-        append(log, [b"one"], sequences={b"p": 1})
-        for failures in (1, 2):
-            disk.failures = {operation: failures}
-            with pytest.raises(StorageError):
-                append(log, [b"two"])
-            disk.failures = {}
-        append(log, [b"two"])
-        assert read_bodies(log) == [b"one", b"two"]
-        assert read_bodies(Log.open("s", disk=disk)) == [b"one", b"two"]
-
-    def test_a_file_that_is_no_segment_is_not_touched(self, tmp_path: Path) -> None:
-        path = tmp_path / f"{0:020d}.segment"
-        path.write_bytes(b"something else entirely")
-        with pytest.raises(CorruptError, match="byte 0: file begins with b'some'"):
-            Log.open(str(tmp_path))
-        assert path.read_bytes() == b"something else entirely"
-
-    def test_a_later_format_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / f"{0:020d}.segment").write_bytes(b"OSIL\0\0\0\2")
-        with pytest.raises(
-            OtherVersionError, match=r"version is 2.*start the program that wrote it"
-        ):
-            Log.open(str(tmp_path))
-
     def test_stray_files_are_ignored(self, tmp_path: Path) -> None:
         (tmp_path / ".nfs0000000000000000.segment").write_bytes(b"x")
         (tmp_path / "notes.txt").write_bytes(b"x")
@@ -548,8 +334,7 @@ class TestJournalOnAFailingDisk:
         del disk.files["s/tracking"].content[-1:]
         log = Log.open("s", disk=disk)
         assert "not a whole record" in str(log.report)
-        log.journal.tracking.store_offset(b"c", 0)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 0)
         log.abandon()
         assert "not a whole record" not in str(Log.open("s", disk=disk).report)
 
@@ -563,49 +348,6 @@ class TestJournalOnAFailingDisk:
         assert not log.journal.is_covered(3)
         log.flush(with_checkpoint=True)
         assert log.journal.is_covered(3)
-
-    def test_a_snapshot_of_lost_chunks_goes_before_others_take_their_offsets(self) -> None:
-        disk = FaultyDisk()
-        log = Log.open("s", disk=disk)
-        append(log, [b"x"], sequences={b"p": 1})
-        log.flush(with_checkpoint=True)
-        before = {path: bytes(inode.content) for path, inode in disk.files.items()}
-        append(log, [b"y"], sequences={b"p": 2})
-        log.journal.tracking.store_offset(b"c", 1)
-        log.close()
-        for path in (f"s/{0:020d}.segment", f"s/{0:020d}.index", "s/checkpoint"):
-            disk.files[path].content[:] = before[path]  # the power has failed
-        disk.capacity = 0
-        log = Log.open("s", disk=disk)
-        assert read_bodies(log) == [b"x"]
-        assert log.journal.tracking.sequence(b"p") == 1
-        disk.capacity = None
-        with pytest.raises(StorageError, match="No space left"):
-            append(log, [b"z"])
-        assert log.flushing.obstacle
-        log.flush()
-        append(log, [b"z"])
-        log.abandon()
-        log = Log.open("s", disk=disk)
-        assert log.journal.tracking.sequence(b"p") == 1
-        assert log.journal.tracking.offset(b"c") == 0  # its message is lost, too
-
-    def test_a_journal_is_in_use_once_it_has_its_name(self) -> None:
-        """Its folder cannot be synced then: what is stored afterwards must not go elsewhere."""
-        disk = FaultyDisk()
-        log = Log.open("s", disk=disk)
-        append(log, 3 * [b"x"])
-        log.journal.tracking.store_offset(b"c", 1)
-        log.journal.write_pending(log.committed_offset)
-        log.flush()
-        log.journal.must_be_rewritten()
-        disk.failures = {"sync_folder": 1}
-        with pytest.raises(StorageError):
-            log.flush()
-        log.journal.tracking.store_offset(b"c", 2)
-        log.journal.write_pending(log.committed_offset)
-        log.abandon()
-        assert offset_after_reopening(disk) == 2
 
     @pytest.mark.parametrize("is_full", [False, True])
     def test_what_is_deleted_while_the_journal_is_rewritten(self, is_full: bool) -> None:
@@ -630,15 +372,12 @@ class TestJournalOnAFailingDisk:
         disk = FaultyDisk()
         log = Log.open("s", disk=disk)
         append(log, 4 * [b"x"])
-        log.journal.tracking.store_offset(b"c", 1)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 1)
         log.journal.must_be_rewritten()
         flush = log.begin_flush()
-        log.journal.tracking.store_offset(b"c", 2)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 2)
         flush.run()
-        log.journal.tracking.store_offset(b"c", 3)
-        log.journal.write_pending(log.committed_offset)
+        store_offset(log, b"c", 3)
         log.end_flush(flush)
         assert log.journal.tracking.has_pending
         log.journal.write_pending(log.committed_offset)

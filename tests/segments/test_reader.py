@@ -1,10 +1,8 @@
 """Reading forward: nothing lost, nothing twice, filters only leave out what cannot match."""
 
-import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 
 from segments import (
     FIRST,
@@ -13,113 +11,10 @@ from segments import (
     Log,
     LogPolicy,
     Reader,
-    StorageError,
     at_offset,
-    bloom,
 )
-from segments.format_constants import MMH3_SCHEME
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, bodies_of, entry, read_bodies, read_chunks, sub_batch
-
-CHUNKS = st.lists(
-    st.lists(
-        st.tuples(
-            st.sampled_from([b"", b"a", b"b", b"c", b"dd", b"e" * 300]),
-            st.integers(0, 30_000).map(lambda size: b"x" * size) | st.binary(max_size=20),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-    max_size=12,
-)
-
-
-@given(
-    chunks=CHUNKS,
-    sizes=st.lists(st.sampled_from([16, 17, 64, 255]), min_size=1, max_size=3),
-    wanted=st.sets(st.sampled_from([b"a", b"b", b"dd", b"e" * 300, b"zz"]), min_size=1),
-    match_unfiltered=st.booleans(),
-    start=st.integers(0, 40),
-    max_chunks=st.integers(1, 5),
-    max_steps=st.integers(1, 5),
-)
-def test_no_match_is_ever_lost(
-    chunks: list[list[tuple[bytes, bytes]]],
-    sizes: list[int],
-    wanted: set[bytes],
-    match_unfiltered: bool,
-    start: int,
-    max_chunks: int,
-    max_steps: int,
-) -> None:
-    """Against the messages themselves, with filter sizes that change from chunk to chunk."""
-    log = Log.open("s", disk=FaultyDisk())
-    expected, number = [], 0
-    for at, messages in enumerate(chunks):
-        log.policy = LogPolicy(filter_size=sizes[at % len(sizes)], max_segment_chunks=4)
-        values, bodies = zip(*messages, strict=True)
-        chunk_id = append(log, bodies, None if at % 3 == 0 and not any(values) else values)
-        if chunk_id + len(messages) > start:
-            expected += [
-                (chunk_id + n, body)
-                for n, (value, body) in enumerate(messages)
-                if value in wanted or (match_unfiltered and not value)
-            ]
-        number += len(messages)
-    matcher = ChunkMatcher(wanted, match_unfiltered=match_unfiltered)
-    spec = at_offset(start) if start < number else FIRST
-    if start >= number:
-        expected = []
-    found = bodies_of(read_chunks(log, spec, matcher, max_chunks=max_chunks, max_steps=max_steps))
-    if start < number:
-        assert set(expected) <= set(found)
-    assert [offset for offset, _ in found] == sorted({offset for offset, _ in found})
-    everything = bodies_of(read_chunks(log, max_chunks=max_chunks, max_steps=max_steps))
-    assert [offset for offset, _ in everything] == list(range(number))
-    assert set(found) <= set(everything)
-
-
-def test_a_hundred_thousand_chunks_of_changing_filter_sizes_hide_nothing() -> None:
-    """Straight on the filter: sizes 0, 16 and 255 in turn, the true sets beside them."""
-    generator = random.Random(7)
-    universe = [b"value-%d" % n for n in range(300)]
-    matchers = [
-        ChunkMatcher(generator.sample(universe, k), match_unfiltered=k == 2) for k in (1, 2, 5)
-    ]
-    false_positives = 0
-    for number in range(100_000):
-        size = (16, 255, 64)[number % 3]
-        values = set(generator.choices(universe, k=number % 5))
-        if number % 7 == 0:
-            values.add(b"")
-        filter_bytes = bloom.build(values, size)
-        for matcher in matchers:
-            wanted = bool(values & matcher.values)
-            if matcher.match_unfiltered and (b"" in values or not values):
-                wanted = True
-            said = matcher.matches(MMH3_SCHEME, len(filter_bytes), filter_bytes)
-            assert said or not wanted
-            false_positives += said and not wanted
-    assert 0 < false_positives < 1500
-
-
-def test_skipped_chunks_are_counted_and_not_read() -> None:
-    disk = FaultyDisk()
-    log = Log.open("s", disk=disk)
-    for n in range(50):
-        append(log, [b"x" * 100_000], [b"rare" if n == 30 else b"common"])
-    reader = Reader(log, log.segments.find(FIRST), ChunkMatcher([b"rare"]))
-    disk.reads = 0
-    chunks = reader.read(10, 1 << 20, 1000)
-    assert [c.header.chunk_id for c in chunks] == [30]
-    assert chunks[0].data is None  # large: for sendfile
-    reader.read(10, 1 << 20, 1000)
-    assert reader.at_end
-    assert (reader.counts.chunks, reader.counts.skipped_chunks) == (1, 49)
-    assert reader.counts.skipped_bytes == sum(
-        h.header.total_size for h in read_chunks(log) if h.header.chunk_id != 30
-    )
-    reader.close()
+from tests.support.logs import append, bodies_of, entry, read_bodies, sub_batch
 
 
 def test_chunks_from_before_a_start_match_when_their_segment_has_grown(tmp_path: Path) -> None:
@@ -154,91 +49,6 @@ def test_a_call_does_no_more_than_asked(limit: tuple[int, int, int], expected: i
     reader = Reader(log, log.segments.find(FIRST))
     assert len(reader.read(*limit)) == expected
     reader.close()
-
-
-def test_a_reader_at_the_end_goes_on_when_there_is_more(tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=2))
-    reader = Reader(log, log.segments.find(FIRST))
-    found = []
-    for n in range(7):
-        assert reader.at_end
-        assert reader.read(10, 1 << 20, 10) == []
-        append(log, [b"%d" % n])
-        assert not reader.at_end
-        found += [body for _, body in bodies_of(reader.read(10, 1 << 20, 10))]
-    assert found == [b"%d" % n for n in range(7)]
-    reader.close()
-    log.close()
-
-
-def test_a_reader_never_sees_a_failed_append() -> None:
-    disk = FaultyDisk()
-    log = Log.open("s", disk=disk)
-    append(log, [b"one"])
-    disk.failures = {"write": 2}  # the chunk itself, so that nothing is cut back
-    reader = Reader(log, log.segments.find(FIRST))
-    for _ in range(2):
-        with pytest.raises(StorageError, match="Input/output"):
-            append(log, [b"two"])
-    assert len(reader.read(10, 1 << 20, 10)) == 1
-    assert reader.at_end
-    assert read_bodies(log) == [b"one"]
-    reader.close()
-
-
-@given(
-    appends=st.lists(
-        st.lists(
-            st.tuples(st.sampled_from([b"", b"a", b"b"]), st.sampled_from([1, 300, 4_000, 70_000])),
-            min_size=1,
-            max_size=4,
-        ),
-        max_size=8,
-    ),
-    wanted=st.sampled_from([None, b"a"]),
-    rhythm=st.lists(st.integers(0, 3), min_size=1),
-    max_chunks=st.integers(1, 3),
-)
-def test_what_is_read_as_it_comes_is_what_is_in_the_file(
-    appends: list[list[tuple[bytes, int]]],
-    wanted: bytes | None,
-    rhythm: list[int],
-    max_chunks: int,
-) -> None:
-    """What was appended last may come from memory: readers that keep up see the same chunks."""
-    log = Log.open("s", LogPolicy(max_segment_chunks=5), FaultyDisk())
-    reader = Reader(log, log.segments.find(FIRST), ChunkMatcher([wanted]) if wanted else None)
-    seen = []
-
-    def read_on() -> None:
-        for chunk in reader.read(max_chunks, 1 << 20, 10):
-            data = chunk.data
-            if data is None:
-                data = memoryview(chunk.file.read(chunk.header.data_size, chunk.data_position))
-            seen.append((chunk.raw_header, bytes(data), chunk.data_position))
-
-    for number, group in enumerate(appends):
-        builders = []
-        for value, size in group:
-            builder = ChunkBuilder()
-            builder.add(entry(bytes(size)), 1, 1, [value] if value else None)
-            builders.append(builder)
-        log.append(builders, 1_700_000_000_000)
-        for _ in range(rhythm[number % len(rhythm)]):
-            read_on()
-    while not reader.at_end:
-        read_on()
-    reader.close()
-    values = [value for group in appends for value, _ in group]
-    assert seen == [
-        (
-            chunk.raw_header,
-            chunk.file.read(chunk.header.data_size, chunk.data_position),
-            chunk.data_position,
-        )
-        for chunk, value in zip(read_chunks(log), values, strict=True)
-        if wanted is None or value == wanted
-    ]
 
 
 @pytest.mark.parametrize("values", [None, [b"a"]])

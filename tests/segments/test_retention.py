@@ -1,7 +1,6 @@
 """What readers find first is what retention allows, at every moment, whatever becomes of files."""
 
 from contextlib import closing, suppress
-from pathlib import Path
 from random import Random
 
 from hypothesis import Phase, settings, strategies as st
@@ -11,7 +10,7 @@ from segments import FIRST, Log, LogPolicy, Reader
 from segments.errors import StorageError
 from segments.segment import Segment
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, truncate
+from tests.support.logs import append, store_offset, truncate
 from tests.support.recorder import RecordingDisk
 
 _SEGMENT_CHUNKS = 2
@@ -241,8 +240,7 @@ def test_a_stored_offset_goes_with_its_messages_and_not_before() -> None:
     with closing(Log.open("s", policy, disk)) as log:
         for n in range(9):
             append(log, [b"%d" % n])
-            log.journal.tracking.store_offset(b"slow", n // 2)
-            log.journal.write_pending(log.next_offset)
+            store_offset(log, b"slow", n // 2)
             log.flush(with_checkpoint=True)
             if log.segments.first_offset <= n // 2:
                 stored.append((len(disk.operations), n // 2))
@@ -258,16 +256,3 @@ def test_a_stored_offset_goes_with_its_messages_and_not_before() -> None:
                 offset = opened.journal.tracking.offset(b"slow")
                 is_there = offset is not None and offset >= least
                 assert is_there or opened.segments.first_offset > least
-
-
-def test_stored_offsets_of_removed_messages_are_forgotten(tmp_path: Path) -> None:
-    policy = LogPolicy(max_segment_chunks=2, max_length_bytes=1)
-    with closing(Log.open(str(tmp_path / "s"), policy)) as log:
-        log.journal.tracking.store_offset(b"slow", 0)
-        for n in range(9):
-            append(log, [b"%d" % n])
-        log.flush(with_checkpoint=True)
-        log.expire(0).run()
-        assert log.segments.first_offset == 8
-        log.expire(0).run()  # a moment later
-        assert log.journal.tracking.offset(b"slow") is None

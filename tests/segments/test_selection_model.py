@@ -9,7 +9,6 @@ from segments import ChunkBuilder, LogPolicy
 from segments.codec import decode_chunk_header, simple_ends
 from segments.columns import Columns, open_rows, places_of, sound_columns
 from segments.errors import FormatError
-from segments.property_keys import mark_of
 from segments.row_screen import RowScreen
 from segments.selector import Dialect, Selector, SelectorError, parse_sql, parse_tags
 from tests.segments.selector.strategies import TEXTS, expressions, quoted
@@ -105,29 +104,6 @@ def test_damage_costs_the_speed_only(data: st.DataObject) -> None:
             assert columns_of(wrong) is None
             expected = selector.matcher().select(chunk.bodies)
             assert selected(stream, wrong, selector) == expected
-
-
-@given(data=st.data())
-def test_columns_are_of_use(data: st.DataObject) -> None:
-    """Of what is asked by value of one property that every message tells, they are exact."""
-    stream = data.draw(stored_streams())
-    name = data.draw(st.sampled_from(stream.names))
-    text = data.draw(st.sampled_from(("a", "b", "0", "1", "ab")))
-    selector = parse_sql(f"{name} = {quoted(text)}", Dialect.AMQP)
-    screen = RowScreen(selector, stream.names, is_strict=stream.is_strict)
-    assert screen.is_useful
-    for chunk in stream.chunks:
-        columns = columns_of(chunk)
-        rows = None if columns is None else screen.rows(columns)
-        if columns is None or rows is None:
-            continue
-        found = set(places_of(rows, len(chunk.bodies)))
-        matching = set(selector.matcher().select(chunk.bodies))
-        told = columns.values_of(mark_of(name) if name != stream.names[0] else None)
-        assert told is not None
-        is_first = name == stream.names[0]
-        silent = {n for n, value in enumerate(told) if not value} if is_first else set()
-        assert matching <= found <= matching | (set() if stream.is_strict else silent)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from segments.errors import UndecidedError, UnreadableError
 from segments.segment import walk_headers
 from tests.segments.derived.test_derived_files import FOLDER, index_all
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, read_bodies
+from tests.support.logs import append, read_bodies, store_offset
 
 POLICY = LogPolicy(max_segment_chunks=5, filter_size=16)
 NUM = 12
@@ -39,9 +39,10 @@ def spans(disk: FaultyDisk) -> dict[int, tuple[str, int, int]]:
     return found
 
 
-def sectors(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
+def sectors(disk: FaultyDisk, suffix: str = "") -> Iterator[tuple[str, range]]:
+    """All places that a device may refuse to read."""
     for path in sorted(disk.files):
-        if path.endswith(".segment"):
+        if path.endswith(suffix):
             for at in range(0, len(disk.files[path].content), SECTOR):
                 yield path, range(at, at + SECTOR)
 
@@ -49,7 +50,7 @@ def sectors(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
 @pytest.mark.parametrize("is_open", [False, True])
 def test_every_chunk_that_can_be_read_is_delivered(original: FaultyDisk, is_open: bool) -> None:
     where = spans(original)
-    for path, bad in sectors(original):
+    for path, bad in sectors(original, ".segment"):
         hit = {
             number
             for number, (of, start, end) in where.items()
@@ -225,8 +226,7 @@ def left_by(state: Callable[[Log, FaultyDisk], None]) -> FaultyDisk:
         values = [b"v%d" % (number % 2)]
         append(log, [b"%d" % number], values, sequences={b"p%d" % (number % 3): number})
         if number == 7:
-            log.journal.tracking.store_offset(b"c", 5)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c", 5)
             log.flush(with_checkpoint=True)
     index_all(log)
     state(log, disk)
@@ -238,12 +238,6 @@ def everything(log: Log) -> tuple[object, ...]:
     return read_bodies(log), sequences, log.journal.tracking.offset(b"c"), log.next_offset
 
 
-def refusals(disk: FaultyDisk) -> Iterator[tuple[str, range]]:
-    for path in sorted(disk.files):
-        for at in range(0, len(disk.files[path].content), SECTOR):
-            yield path, range(at, at + SECTOR)
-
-
 @pytest.mark.parametrize("state", STATES)
 def test_what_is_refused_once_is_there_the_next_time(
     state: Callable[[Log, FaultyDisk], None],
@@ -251,7 +245,7 @@ def test_what_is_refused_once_is_there_the_next_time(
     original = left_by(state)
     wanted = everything(Log.open(FOLDER, POLICY, copy.deepcopy(original)))
     num_refused = 0
-    for path, bad in refusals(original):
+    for path, bad in sectors(original):
         disk = copy.deepcopy(original)
         inode = disk.files[path]
         inode.unreadable = bad
@@ -280,7 +274,7 @@ def test_an_operator_gives_up_what_stays_unreadable(
     original = left_by(state)
     where = spans(original)
     wanted = read_bodies(Log.open(FOLDER, POLICY, copy.deepcopy(original)))
-    for path, bad in refusals(original):
+    for path, bad in sectors(original):
         disk = copy.deepcopy(original)
         disk.files[path].unreadable = bad
         if opened(copy.deepcopy(disk)) is not None:

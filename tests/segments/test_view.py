@@ -15,7 +15,7 @@ from segments.segment import walk_headers
 from segments.verify import verify
 from segments.view import View
 from tests.support.disk import FaultyDisk
-from tests.support.logs import append, truncate
+from tests.support.logs import append, store_offset, truncate
 
 FOLDER = "s"
 POLICY = LogPolicy(max_segment_chunks=4, max_length_bytes=2_500)
@@ -39,8 +39,7 @@ class Writer:
                     log.expire(0).run()
                 self.disk.failures.clear()
             case 1:
-                log.journal.tracking.store_offset(b"c", max(0, log.committed_offset - 1))
-                log.journal.write_pending(log.committed_offset)
+                store_offset(log, b"c", max(0, log.committed_offset - 1))
             case 2:
                 truncate(log, self.random.choice([id_ for id_, _ in self.chunks] or [0]))
             case 3:
@@ -132,8 +131,7 @@ def test_commands_beside_a_writer(tmp_path: Path, command: str) -> None:
     log = Log.open(str(tmp_path), LogPolicy(max_segment_chunks=2))
     for _ in range(3):
         append(log, [b"a message"])
-    log.journal.tracking.store_offset(b"c", 1)
-    log.journal.write_pending(log.committed_offset)
+    store_offset(log, b"c", 1)
     if holder_of(str(tmp_path)) is None:
         pytest.skip("this system does not say who has locked a folder")
     for name in (f"{2:020}.segment", "tracking"):

@@ -143,10 +143,6 @@ class FakeStore:
         """Change bodies on their way back, of `get` and `get_range`; what is kept stays whole."""
         self._faults.append(Fault(None, "", key, False, 0, times, change))
 
-    def cut(self, size: int, *, key: str = "", times: int = 1) -> None:
-        """Let bodies end after so many bytes on their way back."""
-        self.damage(lambda content: content[:size], key=key, times=times)
-
     def heal(self) -> None:
         """No more faults."""
         self._faults.clear()

@@ -39,6 +39,12 @@ def append(
     return chunk_id
 
 
+def store_offset(log: Log, consumer: bytes, offset: int) -> None:
+    """Store an offset, and write it at once."""
+    log.journal.tracking.store_offset(consumer, offset)
+    log.journal.write_pending(log.committed_offset)
+
+
 def truncate(log: Log, offset: int, meanwhile: Callable[[], None] = lambda: None) -> int:
     """Let the log begin at the chunk with `offset`; returns its first offset.
 

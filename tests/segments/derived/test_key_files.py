@@ -118,32 +118,6 @@ def lies(content: bytes) -> Iterator[tuple[str, bytes | None]]:
 
 
 class TestOfSealedSegments:
-    def test_they_are_made_opened_and_removed_with_their_segment(self) -> None:
-        disk = FaultyDisk()
-        log = filled(disk)
-        assert index_keys(log) == 3
-        check(log, KEYS, 2)
-        assert [chunks_with(s, "a5") for s in log.segments.shown] == [[], [1], []]
-        assert [chunks_with(s, 9) for s in log.segments.shown] == [[], [], [1]]
-        log.close()
-        sealed = [f"{FOLDER}/{n:020d}{KEYS_SUFFIX}" for n in (0, 8)]
-        assert sorted(path for path in disk.files if ".keys" in path) == sealed
-        assert list(verify(disk, FOLDER)) == []
-        log = Log.open(FOLDER, POLICY, disk)
-        assert log.report.steps == ()
-        assert not any(segment.keys for segment in log.segments.shown), (
-            "nothing is read at the start"
-        )
-        check(log, KEYS, 2)
-        assert all(segment.keys for segment in log.segments.shown[:-1])
-        assert index_keys(log) == 1, "of the newest"
-        log.policy = replace(POLICY, max_length_bytes=1)
-        log.flush(with_checkpoint=True)
-        log.expire(0).run()
-        assert [path for path in disk.files if ".keys" in path] == [
-            f"{FOLDER}/{16:020d}{GROWING_KEYS_SUFFIX}"
-        ]
-
     def test_a_shortage_of_descriptors_is_no_fault_of_the_file(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -159,34 +133,6 @@ class TestOfSealedSegments:
             patched.setattr(disk, "open", refuse)
             assert chunks_with(log.segments.shown[0], 1) is None, "any chunk may have it"
         assert chunks_with(log.segments.shown[0], 1) == [1]
-
-    def test_whatever_the_device_gives_back(self) -> None:
-        original = FaultyDisk()
-        log = filled(original)
-        index_keys(log)
-        log.close()
-        path = f"{FOLDER}/{0:020d}{KEYS_SUFFIX}"
-        content = bytes(original.files[path].content)
-        for what, changed in lies(content):
-            disk = FaultyDisk()
-            disk.files = copy.deepcopy(original.files)
-            if changed is None:
-                del disk.files[path]
-            else:
-                disk.files[path].content[:] = changed
-            log = Log.open(FOLDER, POLICY, disk)
-            try:
-                check(log, KEYS, 2)
-                segment = log.segments.shown[0]
-                if segment.keys is not None and segment.keys.fault:
-                    segment.keys = None  # what the broker does when it has said so
-                index_keys(log)
-                check(log, KEYS, 2)
-                assert chunks_with(segment, "a3") == [3]
-                if changed is None or len(changed) <= len(content):
-                    assert disk.files[path].content == content
-            except Exception as error:
-                raise AssertionError(what) from error
 
     def test_what_is_wrong_is_told(self) -> None:
         disk = FaultyDisk()
@@ -207,15 +153,6 @@ class TestOfSealedSegments:
         segment.keys, segment.key_state = None, KeyState.UNKNOWN
         assert keys_of(segment) is None
         assert "checksum" in segment.key_fault
-
-    def test_files_of_another_segment_and_of_an_older_state(self) -> None:
-        disk = FaultyDisk()
-        log = filled(disk)
-        index_keys(log)
-        paths = [f"{FOLDER}/{n:020d}{KEYS_SUFFIX}" for n in (0, 8)]
-        disk.files[paths[0]] = disk.files[paths[1]]
-        with pytest.raises(FormatError, match="another segment"):
-            load(log.segments.shown[0])
 
     def test_the_same_sizes_and_times(self) -> None:
         """Not a byte differs in the indexes of two segments; their last chunks tell."""
@@ -291,24 +228,6 @@ class TestOfSealedSegments:
         with pytest.raises(FormatError, match="has another table"):
             adopt(late)
 
-    def test_other_properties(self) -> None:
-        """Segments say which they know; they are indexed anew for others."""
-        disk = FaultyDisk()
-        log = filled(disk)
-        index_keys(log)
-        log.policy = replace(POLICY, key_properties=("k", "other"))
-        assert chunks_with(log.segments.shown[0], "a1") == [1]
-        assert chunks_with(log.segments.shown[0], "a1", "other") is None
-        assert index_keys(log) == 3
-        assert chunks_with(log.segments.shown[0], "a1", "other") == [1]
-        assert chunks_with(log.segments.shown[-1], "a9", "other") == [1]
-        log.policy = replace(POLICY, key_properties=())
-        assert index_keys(log) == 0
-        log.close()
-        log = Log.open(FOLDER, POLICY, disk)
-        check(log, KEYS, 2)
-        assert index_keys(log) == 3
-
 
 class TestOfVersion1:
     """They stay as they are: what is in a store would never be made again."""
@@ -367,24 +286,6 @@ class TestOfVersion1:
 
 
 class TestOfASegmentThatGrows:
-    def test_tables_take_in_those_before_that_are_not_larger(self) -> None:
-        disk = FaultyDisk()
-        log = Log.open(FOLDER, replace(POLICY, max_segment_chunks=1_000), disk)
-        keys: list[object] = []
-        for number in range(64):
-            keys.append(f"k{number}")
-            append(log, [message(keys[-1])])
-            assert index_keys(log) == 1
-            index = log.segments.shown[0].keys
-            assert index is not None
-            assert index.num_chunks == number + 1
-            assert len(index.tables) == (number + 1).bit_count()
-            if number % 16 == 15:
-                check(log, keys)
-        assert chunks_with(log.segments.shown[0], "k40") == [40]
-        log.close()
-        assert not [path for path in disk.files if ".keys" in path]
-
     def test_they_go_with_their_segment(self) -> None:
         """Sealed, and removed before anybody has made its own file."""
         disk = FaultyDisk()

@@ -78,11 +78,6 @@ def messages(draw: st.DrawFn) -> bytes:
     return raw[:at] + draw(st.binary(max_size=size)) + raw[at + size :]
 
 
-@given(st.lists(messages(), max_size=6))
-def test_an_index_knows_all_keys_of_plain_messages(bodies: list[bytes]) -> None:
-    check(data_of(bodies), bodies)
-
-
 LOST = sub_batch(b"no batch", 2, 1, 99)
 
 

@@ -3,20 +3,19 @@
 import copy
 import shutil
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from segments import ChunkBuilder, ChunkMatcher, Log, LogPolicy, codec
-from segments.codec import FILE_HEADER_SIZE, INDEX_RECORD_SIZE
+from segments import ChunkMatcher, Log, LogPolicy, codec
+from segments.codec import FILE_HEADER_SIZE
 from segments.disk import OsDisk
 from segments.errors import OtherVersionError
 from segments.recovery.recovery import examine
 from segments.recovery.steps import Cut, Plan, Remove, Replace
 from tests.segments.test_codec import vector
 from tests.support.disk import FaultyDisk, Killed
-from tests.support.logs import append, entry, read_bodies, read_chunks, truncate
+from tests.support.logs import append, read_bodies, read_chunks, store_offset, truncate
 
 ROLLING = LogPolicy(max_segment_chunks=3, filter_size=16)
 
@@ -40,12 +39,6 @@ def fill(
     else:
         log.abandon()
     return bodies(count)
-
-
-def builder_of(body: bytes) -> ChunkBuilder:
-    builder = ChunkBuilder()
-    builder.add(entry(body), 1, 1, None)
-    return builder
 
 
 def segment_of(folder: Path, base: int) -> Path:
@@ -143,29 +136,6 @@ def test_every_size_of_the_index_gives_everything_back(tmp_path: Path) -> None:
             shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda _: b"",
-        lambda _: b"noise" * 40,
-        lambda raw: raw + bytes(INDEX_RECORD_SIZE * 3),
-        lambda raw: raw[:-INDEX_RECORD_SIZE] + bytes(INDEX_RECORD_SIZE),
-        lambda raw: raw[: FILE_HEADER_SIZE + 5] + b"\xff" * (len(raw) - FILE_HEADER_SIZE - 5),
-        lambda raw: raw + bytes(4096),
-    ],
-)
-def test_damaged_indexes_are_rebuilt(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    written = fill(tmp_path, 8)
-    whole = {base: index_of(tmp_path, base).read_bytes() for base in (0, 3, 6)}
-    for base, raw in whole.items():
-        index_of(tmp_path, base).write_bytes(damage(raw))
-    found, log = reopened(tmp_path)
-    assert found == written
-    log.close()
-    assert {base: index_of(tmp_path, base).read_bytes() for base in whole} == whole
-    check_writable(tmp_path, written)
-
-
 def test_all_index_files_gone(tmp_path: Path) -> None:
     """osiris takes the segments for leftovers of retention then, and deletes the stream."""
     written = fill(tmp_path, 8)
@@ -215,13 +185,6 @@ def test_a_sole_segment_without_a_whole_chunk_does_not_use_offsets_again(tmp_pat
     assert (log.segments.first_offset, log.committed_offset) == (3, 3)
     assert append(log, [b"x"]) == 3
     log.close()
-
-
-def test_garbage_in_a_fresh_newest_segment_is_not_appended_to(tmp_path: Path) -> None:
-    written = fill(tmp_path, 3)
-    segment_of(tmp_path, 3).write_bytes(b"OSIL\0\0\0\1" + b"garbage " * 20)
-    index_of(tmp_path, 3).write_bytes(b"")
-    check_writable(tmp_path, written)
 
 
 def flip(path: Path, position: int) -> None:
@@ -281,7 +244,7 @@ def test_damage_of_what_was_on_the_device_is_stepped_over(tmp_path: Path, where:
         assert found == written
     size = path.stat().st_size
     assert log.next_offset == 9
-    log.append([builder_of(b"after")], 0)
+    append(log, [b"after"], now_ms=0)
     log.close()
     assert path.stat().st_size >= size
     again, log = reopened(tmp_path, policy)
@@ -303,17 +266,6 @@ def test_a_header_whose_end_is_lost(tmp_path: Path, lost: int) -> None:
     assert found == written[:3]
     assert (log.next_offset, log.journal.tracking.sequence(b"p")) == (3, 3)
     log.close()
-
-
-def test_a_lost_page_with_its_index_records(tmp_path: Path) -> None:
-    """Power failure: a page in the middle reads as zeros, later ones survived."""
-    policy = LogPolicy()
-    written = fill(tmp_path, 9, policy, is_flushed=False)
-    (path, first), (_, last) = chunk_starts(tmp_path)[2], chunk_starts(tmp_path)[6]
-    raw = bytearray(path.read_bytes())
-    raw[first + 10 : last - 10] = bytes(last - first - 20)
-    path.write_bytes(raw)
-    check_writable(tmp_path, written[:2], policy)
 
 
 def test_segments_behind_a_fault_go_into_quarantine(tmp_path: Path) -> None:
@@ -373,16 +325,6 @@ def test_an_offset_that_the_checkpoint_knew_is_not_used_again(tmp_path: Path) ->
     assert (log.segments.first_offset, log.next_offset) == (9, 9)
     assert "9 messages from offset 0 on are lost" in log.report.losses[0]
     log.close()
-
-
-def test_a_missing_first_segment_is_missed(tmp_path: Path) -> None:
-    written = fill(tmp_path, 8)
-    segment_of(tmp_path, 0).unlink()
-    losses = examine(OsDisk(), str(tmp_path)).losses
-    assert [(loss.path, loss.reason) for loss in losses] == [
-        (str(segment_of(tmp_path, 0)), "the file is missing")
-    ]
-    check_writable(tmp_path, written[3:])
 
 
 def test_what_retention_had_begun_is_finished(tmp_path: Path) -> None:
@@ -482,16 +424,6 @@ def test_sealed_segments_are_never_cut(tmp_path: Path) -> None:
     check_writable(tmp_path, found)
 
 
-def test_a_sealed_segment_that_ends_too_early_at_a_chunk_boundary(tmp_path: Path) -> None:
-    written = fill(tmp_path, 8)
-    path, start = chunk_starts(tmp_path)[2]
-    path.write_bytes(path.read_bytes()[:start])
-    found, log = reopened(tmp_path)
-    assert found == written[:2] + written[3:]
-    log.close()
-    check_writable(tmp_path, found)
-
-
 def test_a_missing_segment_in_the_middle(tmp_path: Path) -> None:
     written = fill(tmp_path, 8)
     segment_of(tmp_path, 3).unlink()
@@ -513,40 +445,6 @@ def test_damage_that_appears_while_running_is_stepped_over(tmp_path: Path, where
     log.close()
 
 
-def test_a_flipped_filter_bit_never_hides_a_chunk(tmp_path: Path) -> None:
-    written = fill(tmp_path, 6)
-    for number in range(6):
-        path, start = chunk_starts(tmp_path)[number]
-        raw = bytearray(path.read_bytes())
-        raw[start + 48 : start + 64] = bytes(16)  # all bits gone
-        path.write_bytes(raw)
-    log = Log.open(str(tmp_path), ROLLING)
-    assert read_bodies(log, matcher=ChunkMatcher([b"v0"])) == written
-    log.close()
-
-
-def test_a_known_place_of_damage_is_not_reported_again(tmp_path: Path) -> None:
-    fill(tmp_path, 8)
-    path, start = chunk_starts(tmp_path)[2]
-    path.write_bytes(path.read_bytes()[: start + 60])
-    log = Log.open(str(tmp_path), ROLLING)
-    assert log.report.losses
-    log.close()
-    assert path.with_suffix(".damage").exists()
-    log = Log.open(str(tmp_path), ROLLING)
-    assert log.report.losses == log.report.steps == ()
-    log.close()
-
-
-def test_a_damaged_damage_file_is_rebuilt(tmp_path: Path) -> None:
-    written = fill(tmp_path, 8)
-    path, start = chunk_starts(tmp_path)[2]
-    path.write_bytes(path.read_bytes()[: start + 60])
-    Log.open(str(tmp_path), ROLLING).close()
-    path.with_suffix(".damage").write_bytes(b"noise")
-    check_writable(tmp_path, written[:2] + written[3:])
-
-
 def test_a_damage_file_of_a_whole_segment_is_removed(tmp_path: Path) -> None:
     written = fill(tmp_path, 2)
     path, start = chunk_starts(tmp_path)[0]
@@ -561,31 +459,13 @@ def test_a_damage_file_of_a_whole_segment_is_removed(tmp_path: Path) -> None:
 
 
 class TestTrackingJournal:
-    @pytest.mark.parametrize("content", [b"", b"STRK", b"noise and more noise"])
-    def test_a_damaged_journal_is_rebuilt_from_the_chunks(
-        self, tmp_path: Path, content: bytes
-    ) -> None:
-        written = fill(tmp_path, 8)
-        (tmp_path / "tracking").write_bytes(content)
-        found, log = reopened(tmp_path)
-        assert found == written
-        assert log.journal.tracking.sequence(b"p") == 8
-        assert any("cut the tracking journal" in step for step in log.report.steps)
-        log.journal.tracking.store_offset(b"c", 4)
-        log.close()
-        log = Log.open(str(tmp_path), ROLLING)
-        assert (log.journal.tracking.offset(b"c"), log.journal.tracking.sequence(b"p")) == (4, 8)
-        assert log.report.steps == ()
-        log.close()
-
     def test_every_cut_keeps_a_prefix_of_what_was_stored(self, tmp_path: Path) -> None:
         original = tmp_path / "original"
         log = Log.open(str(original))
         append(log, 4 * [b"x"])
         sizes = []
         for n in range(4):
-            log.journal.tracking.store_offset(b"c", n)
-            log.journal.write_pending(log.committed_offset)
+            store_offset(log, b"c", n)
             sizes.append((original / "tracking").stat().st_size)
         log.close()
         raw = (original / "tracking").read_bytes()
@@ -682,16 +562,6 @@ def test_applying_a_plan_twice_changes_nothing(tmp_path: Path) -> None:
     again = examine(OsDisk(), str(tmp_path))
     assert again.steps == again.losses == []
     Plan([], [step for step in plan.steps if isinstance(step, Cut | Replace)], []).apply(OsDisk())
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-
-
-def test_examining_writes_nothing(tmp_path: Path) -> None:
-    fill(tmp_path, 8)
-    path, start = chunk_starts(tmp_path)[7]
-    path.write_bytes(path.read_bytes()[: start + 30])
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    examine(OsDisk(), str(tmp_path))
-    examine(OsDisk(), str(tmp_path), trust_indexes=False)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 

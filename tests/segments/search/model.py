@@ -10,21 +10,22 @@ from itertools import count
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import GZIP, pack
-from segments.derived.filter_files import load_or_build
 from segments.derived.key_files import keys_of
 from segments.disk import OsFile
 from segments.message import Message, MessageView, Properties
+from segments.search import message_matcher, message_search, search, span_reader
 from segments.search.handed import conduct
 from segments.search.handing import Fetched, Found, Handing, Job, Prompt
 from segments.search.page import FoundMessage, Limits, Page
 from segments.search.request import SearchRequest
 from segments.search.search import Search
 from segments.search.worker import decode, encode, encoder, told
-from segments.selector import filter_value_of, parse_property
+from segments.selector import filter_value_of
 from tests.support.disk import FaultyDisk
 from tests.support.logs import entry, sub_batch
 
@@ -50,7 +51,6 @@ VALUES: tuple[Any, ...] = (
     "4711", 4711, 4711.0, 4711.5, "x", b"x", b"ab", True, False, "true", UUID(AN_ID), AN_ID, "",
     datetime.fromtimestamp(START_MS / 1000, UTC), START_MS, -7, -7.0, "-7", "long-key", None,
 )  # fmt: skip
-ORDER = parse_property("order_id")
 REGIONS = ("EU", "US", "APAC", 5, None)
 
 
@@ -113,6 +113,18 @@ chunks = st.builds(
 plans = st.lists(chunks, max_size=14)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    """Few chunks at once, so that there are many places where a search may be cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "_BLOCK", 2)
+        patch.setattr(span_reader, "SPAN_BYTES", 1_500)
+        patch.setattr(message_search, "_STEP_UNITS", 60)
+        patch.setattr(message_matcher, "_MANY", 3)
+        patch.setattr(message_matcher, "_MOST_SCREENS", 2)
+        yield
+
+
 def region_of(raw: bytes) -> bytes:
     try:
         return filter_value_of(MessageView(raw).application_properties.get("region"))
@@ -159,14 +171,6 @@ def write(
 def _packed(bodies: Sequence[bytes], compression: int) -> bytes:
     body, size = pack(bodies, compression)
     return sub_batch(body, len(bodies), compression, size)
-
-
-def index_all(log: Log) -> None:
-    for segment in log.segments.shown:
-        size, is_sealed = log.indexes.size_of(segment), log.segments.is_sealed(segment)
-        filters = load_or_build(segment, size, is_sealed)
-        if filters is not None:
-            log.indexes.adopt(segment, filters, size)
 
 
 # -- what is found, the slow way

@@ -21,6 +21,7 @@ from segments.search.page import Limits, Page
 from segments.search.request import SearchRequest
 from segments.search.search import Search, run
 from segments.segment import INDEX_SUFFIX
+from tests.segments.derived.test_derived_files import index_all
 from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
@@ -28,7 +29,6 @@ from tests.segments.search.model import (
     MIXED,
     START_MS,
     ChunkPlan,
-    index_all,
     plans,
     wanted,
     write,

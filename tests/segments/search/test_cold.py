@@ -1,6 +1,7 @@
 """A search of cold segments finds what one of local segments finds, and fetches what it has to."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,31 +12,28 @@ from hypothesis import given, strategies as st
 from segments.derived.key_files import keys_of
 from segments.log import Log
 from segments.message import Message
-from segments.search import message_matcher, message_search, search, span_reader
+from segments.search import search
 from segments.search.page import KeysUnknown, Limits, Missing, Page
 from segments.search.request import SearchRequest
 from segments.search.search import Search
 from segments.store.cache import ColdError, Range, TierCache
 from segments.store.object_store import ObjectStore
 from tests.segments.derived.test_key_files import index_keys, small_tables
-from tests.segments.search.model import IDENTITY, START_MS, ChunkPlan, plans, wanted, write
+from tests.segments.search.model import (
+    IDENTITY,
+    START_MS,
+    ChunkPlan,
+    plans,
+    small_pieces,
+    wanted,
+    write,
+)
 from tests.segments.search.test_search import order, requests
 from tests.support.cold import Bringer, make_cold
 from tests.support.fake_store import FakeStore
 from tests.support.logs import truncate
 
-__all__ = ["small_tables"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_pieces() -> Iterator[None]:
-    """Few chunks at once, so that there are many places where a search may be cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_BLOCK", 2)
-        patch.setattr(span_reader, "SPAN_BYTES", 1_500)
-        patch.setattr(message_search, "_STEP_UNITS", 60)
-        patch.setattr(message_matcher, "_MANY", 3)
-        yield
+__all__ = ["small_pieces", "small_tables"]  # fixtures
 
 
 def run(
@@ -83,6 +81,17 @@ def _load_keys(unknown: KeysUnknown, bringer: Bringer) -> None:
             return
 
 
+@contextmanager
+def made_cold(log: Log, *, restored: bool = False) -> Iterator[FakeStore]:
+    """All of a log is in a store, and it has a cache."""
+    store = FakeStore()
+    with TemporaryDirectory() as folder:
+        log.stored.cache = TierCache(folder, 1 << 20)
+        make_cold(log, store, restored=restored)
+        yield store
+        log.close()
+
+
 @given(
     plan=plans,
     asked=requests(),
@@ -126,24 +135,18 @@ def test_a_key_in_a_cold_log_fetches_its_chunk_alone() -> None:
     log, _ = write(plan, key_properties=("order_id",))
     log.seal()
     index_keys(log)
-    store = FakeStore()
-    with TemporaryDirectory() as folder:
-        log.stored.cache = TierCache(folder, 1 << 20)
-        make_cold(log, store)
+    with made_cold(log) as store:
         before = len(store.calls)
         asked = SearchRequest(keys=("17",), properties=("order_id",))
         assert [m.offset for m in run(log, store, asked).messages] == [51, 52, 53]
         calls = store.calls[before:]
         assert [call.name for call in calls] == ["get_range"]
         assert calls[0].size < 10_000
-        log.close()
 
 
 def test_the_page_ends_where_the_tier_does_not_answer() -> None:
     log, _ = write([ChunkPlan(0, 1, [order("1")]) for _ in range(6)])
-    with TemporaryDirectory() as folder:
-        log.stored.cache = TierCache(folder, 1 << 20)
-        make_cold(log, FakeStore())
+    with made_cold(log):
         searched = Search(log, SearchRequest(), IDENTITY, START_MS)
         steps = searched.steps()
         for work in steps:
@@ -154,7 +157,6 @@ def test_the_page_ends_where_the_tier_does_not_answer() -> None:
         assert searched.is_away
         assert not searched.progress.has_progressed
         assert searched.page.after
-        log.close()
 
 
 @pytest.mark.parametrize("newest", [False, True])
@@ -203,14 +205,10 @@ def test_what_is_left_of_a_truncated_segment_is_found(newest: bool, number: int)
 def test_a_scan_fetches_many_chunks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_BLOCK", 256)
     log, messages = write([ChunkPlan(0, 1, [order("1")]) for _ in range(40)], per_segment=20)
-    store = FakeStore()
-    with TemporaryDirectory() as folder:
-        log.stored.cache = TierCache(folder, 1 << 20)
-        make_cold(log, store)
+    with made_cold(log) as store:
         found = run(log, store, SearchRequest(limit=1_000)).messages
         assert len(found) == len(messages) == 40
         assert store.count("get_range") == 2  # one for each segment
-        log.close()
 
 
 def test_a_filter_value_fetches_its_chunks_alone() -> None:
@@ -223,12 +221,8 @@ def test_a_filter_value_fetches_its_chunks_alone() -> None:
         for n in range(20)
     ]
     log, _ = write(plan, per_segment=20)
-    store = FakeStore()
-    with TemporaryDirectory() as folder:
-        log.stored.cache = TierCache(folder, 1 << 20)
-        make_cold(log, store, restored=True)
+    with made_cold(log, restored=True) as store:
         asked = SearchRequest(filter_values=(b"EU",), filter_properties=("region",))
         assert [m.offset for m in run(log, store, asked).messages] == [7]
         assert store.count("get_range") == 1
         assert store.size("get_range") < 4_000
-        log.close()

@@ -28,7 +28,8 @@ from tests.broker.declared.test_several_properties import (
     entries_of,
     parsed,
 )
-from tests.segments.search.model import IDENTITY, START_MS, index_all, joined, pages
+from tests.segments.derived.test_derived_files import index_all
+from tests.segments.search.model import IDENTITY, START_MS, joined, pages
 from tests.segments.selector.strategies import expressions
 from tests.support.disk import FaultyDisk
 
@@ -59,6 +60,15 @@ def drawn_log(
         assert builder is not None
         log.append([builder], START_MS)
     return log
+
+
+def append_derived(log: Log, names: str, raws: list[bytes]) -> None:
+    """Append what a stream stores whose filter values are derived."""
+    derives = contract(names, {"stream-filter-derive": "true"})
+    assert derives is not None
+    builder = built(derives.check(entries_of(raws)).entries)
+    assert builder is not None
+    log.append([builder], START_MS)
 
 
 def found_in(log: Log, asked: SearchRequest) -> list[FoundMessage]:
@@ -120,11 +130,7 @@ def test_what_is_looked_into() -> None:
             ).encode()
             for n in range(80)
         ]
-        checked = contract("p,q", {"stream-filter-derive": "true"})
-        assert checked is not None
-        builder = built(checked.check(entries_of(raws)).entries)
-        assert builder is not None
-        log.append([builder], START_MS)
+        append_derived(log, "p,q", raws)
     for segment in log.segments.shown:
         segment.drop_filters()
     asked = SearchRequest(
@@ -144,11 +150,7 @@ def test_columns_that_take_long_are_not_asked(number: int) -> None:
     """Nobody knows how long before: as if each message had another value."""
     raws = [Message(b"", application_properties={"p": f"{n}"}).encode() for n in range(700)]
     log = Log.open("s", LogPolicy(), FaultyDisk())
-    checked = contract("p", {"stream-filter-derive": "true"})
-    assert checked is not None
-    builder = built(checked.check(entries_of(raws)).entries)
-    assert builder is not None
-    log.append([builder], START_MS)
+    append_derived(log, "p", raws)
     text = " AND ".join(["p IN ('7', '500')"] * number)
     asked = SearchRequest(selector=parse_sql(text), filter_properties=("p",), is_strict=True)
     test = ChunkTest(asked)
@@ -160,23 +162,4 @@ def test_columns_that_take_long_are_not_asked(number: int) -> None:
     assert columns is not None
     assert (test.rows(columns) is None) is (number > 1)
     assert [m.offset for m in found_in(log, asked)] == [7, 500]
-    log.close()
-
-
-@pytest.mark.parametrize("newest", [False, True])
-def test_one_message_at_each_place(newest: bool) -> None:
-    log = Log.open("s", LogPolicy(), FaultyDisk())
-    checked = contract("p", {"stream-filter-derive": "true"})
-    assert checked is not None
-    for place in range(40):
-        values = ["x" if n == place else "y" for n in range(40)]
-        raws = [Message(b"", application_properties={"p": value}).encode() for value in values]
-        builder = built(checked.check(entries_of(raws)).entries)
-        assert builder is not None
-        log.append([builder], START_MS)
-    asked = SearchRequest(
-        selector=parse_sql("p = 'x'"), filter_properties=("p",), is_strict=True, newest=newest
-    )
-    expected = [41 * place for place in range(40)]
-    assert [m.offset for m in found_in(log, asked)] == (expected[::-1] if newest else expected)
     log.close()

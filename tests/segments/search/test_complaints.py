@@ -14,7 +14,6 @@ from segments import Log, LogPolicy, StorageError
 from segments.keys import key_prints
 from segments.keys.forms import TEXT, seed_of
 from segments.message import Message, Properties
-from segments.search.page import Cut
 from segments.search.request import SearchRequest
 from segments.search.search import Search, run
 from segments.segment import parse_name
@@ -83,22 +82,6 @@ def test_a_message_is_found_whatever_its_clock_said() -> None:
     assert find(log, ask("k", from_ms=START_MS + 1, to_ms=START_MS + 1000)) == [1]
     assert find(log, ask("k", from_ms=START_MS + 2000, to_ms=START_MS + 2000)) == [2]
     assert find(log, ask("k", by_creation_time=True, to_ms=10**12)) == [0]
-
-
-def test_a_limit_is_kept_and_there_is_a_next_page() -> None:
-    """#7526, #6108: more than the limit, or only the first 64 of them, and nobody says so."""
-    _, log = filled(*([message("k"), message("other")] for _ in range(150)))
-    for newest in (False, True):
-        found = list(pages(log, ask("k", limit=40, newest=newest)))
-        assert [len(page.messages) for page in found] == [40, 40, 40, 30]
-        assert [page.cut for page in found] == [Cut.LIMIT] * 3 + [None]
-
-
-def test_a_message_is_found_once() -> None:
-    """#8438: two results for one message."""
-    _, log = filled([message("k k")], [message("k", UNIQ_KEY="k")], [message("a k b k")])
-    asked = replace(ask("k"), properties=("KEYS", "UNIQ_KEY"))
-    assert find(log, asked) == [0, 1, 2]
 
 
 def test_publishing_writes_no_index() -> None:

@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.codec import (
@@ -16,24 +15,20 @@ from segments.codec import (
     walk_entries,
 )
 from segments.compression import GZIP, pack
-from segments.keys import KeyIndex, forms_of_key
-from segments.keys.forms import KeyReader
+from segments.keys import KeyIndex
 from segments.keys.index import Held
 from segments.message import Message
 from segments.search.chunk_screen import ChunkTest
-from segments.search.key_screen import key_screen
 from segments.search.page import Cut, Limits, TooLarge
 from segments.search.request import BadSearch, SearchRequest
 from segments.search.search import Search, run
 from segments.search.token import BadToken
 from segments.segment import INDEX_SUFFIX
-from segments.selector import Dialect, parse_property, parse_sql
+from segments.selector import Dialect, parse_sql
 from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
-    KEYS,
     START_MS,
-    VALUES,
     joined,
     pages,
     step,
@@ -65,13 +60,6 @@ def orders(count: int, *, per_chunk: int = 3, per_segment: int = 4) -> tuple[Fau
 
 def offsets(log: Log, asked: SearchRequest, after: str = "") -> list[int]:
     return [m.offset for m in run(Search(log, asked, IDENTITY, START_MS, after)).messages]
-
-
-def each_step(search: Search, between: Callable[[], None]) -> list[int]:
-    """The offsets that a search finds, something happening between its steps."""
-    for _ in search.steps():
-        between()
-    return [m.offset for m in search.page.messages]
 
 
 # -- index files
@@ -166,16 +154,6 @@ def test_a_wrong_index_file_beside_a_key_index_hides_nothing_from_an_offset_on()
             assert found == [5] * is_wanted
 
 
-@pytest.mark.parametrize("base", [0, 12])
-def test_an_index_file_that_is_gone_hides_nothing(base: int) -> None:
-    disk, log = orders(22)
-    for segment in log.segments.shown:
-        segment.drop_filters()
-    del disk.files[next(s for s in log.segments.shown if s.base_offset == base).path(INDEX_SUFFIX)]
-    assert offsets(log, ORDERS[0]) == list(range(22))
-    assert offsets(log, ORDERS[1]) == list(range(22))[::-1]
-
-
 # -- key indexes that lead to messages
 
 
@@ -214,17 +192,6 @@ class TestOneMessage:
             assert [m.offset for m in run(search).messages] == [number]
             looked_at = search.looked_at
             assert (looked_at.messages_tested, looked_at.messages_lost) == (1, 0)
-
-    def test_each_of_those_that_have_it(self) -> None:
-        bodies = [order(n % 7) for n in range(21)]
-        _, log = keyed([b"".join(map(entry, bodies))] * 2, [21, 21])
-        for asked in (replace(KEYED, keys=("3",)), replace(KEYED, keys=("3", "5"), newest=True)):
-            expected = [n for n in range(42) if str(n % 21 % 7) in asked.keys]
-            search = Search(log, asked, IDENTITY, START_MS)
-            found = [m.offset for m in run(search).messages]
-            assert found == expected[:: -1 if asked.newest else 1]
-            assert search.looked_at.messages_tested == len(found)
-            assert joined(list(pages(log, replace(asked, limit=2)))) == search.page.messages
 
     def test_a_key_that_is_told_of_some_messages_alone(self) -> None:
         """As a text it is one message's, as a number that of more than the index lists."""
@@ -342,51 +309,6 @@ def test_damage_shifts_no_chunk_that_the_key_index_counts(with_filters: bool, ne
 # -- meanwhile
 
 
-@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
-@pytest.mark.parametrize("keyed", [True, False])
-def test_what_retention_removes_meanwhile_is_all_that_may_be_missing(
-    asked: SearchRequest, keyed: bool
-) -> None:
-    for remove_at in range(12):
-        _, log = orders(30)
-        for segment in log.segments.shown:
-            if not keyed:
-                segment.drop_filters()
-        number = 0
-
-        def expire(remove_at: int = remove_at, log: Log = log) -> None:
-            nonlocal number
-            number += 1
-            if number == remove_at:
-                log.policy = LogPolicy(max_length_bytes=1, max_segment_chunks=4)
-                log.flush(with_checkpoint=True)
-                for part in log.expire(START_MS).parts():
-                    part()
-                assert log.segments.first_offset > 0
-
-        found = each_step(Search(log, asked, IDENTITY, START_MS), expire)
-        assert found == sorted(found, reverse=asked.newest)
-        assert set(range(log.segments.first_offset, 30)) <= set(found)
-        assert all(not segment._users for segment in log.segments.shown[:-1])
-
-
-@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
-def test_what_is_published_meanwhile_is_not_found(asked: SearchRequest) -> None:
-    for filters in (True, False):
-        _, log = orders(10, per_chunk=1)
-
-        def publish(log: Log = log, filters: bool = filters) -> None:
-            if len(log.segments.shown) < 40:
-                append(log, [order(4711)], now_ms=START_MS + 10**9)
-            if not filters:
-                for segment in log.segments.shown[:-1]:
-                    segment.drop_filters()
-
-        found = each_step(Search(log, asked, IDENTITY, START_MS), publish)
-        assert sorted(found) == list(range(10))
-        assert log.next_offset > 10
-
-
 def test_a_search_that_is_left_keeps_no_file() -> None:
     _, log = orders(30)
     steps = Search(log, EVERYTHING, IDENTITY, START_MS).steps()
@@ -456,13 +378,6 @@ def test_a_token_tells_streams_apart_also_where_nothing_was_read(newest: bool) -
     assert (page.cut, page.looked_at.chunks_read) == (Cut.BUDGET, 0)
     assert "of that name" in refused(logs[1], asked, page.after)
     assert offsets(logs[0], asked, page.after) == []
-
-
-@given(st.text(max_size=100) | st.binary(max_size=100).map(lambda raw: raw.decode("latin-1")))
-def test_garbage_is_no_token(text: str) -> None:
-    _, log = orders(4)
-    if text:
-        refused(log, EVERYTHING, text)
 
 
 def test_a_token_with_any_bit_changed_is_none() -> None:
@@ -559,26 +474,6 @@ def test_chunks_that_only_seem_to_be_of_a_filter_property_are_searched(size: int
     assert offsets(log, asked) == list(range(0, 1200, 40))
 
 
-@pytest.mark.parametrize(
-    "changed", [{"offset": 100}, {"from_ms": START_MS + 50}, {"to_ms": START_MS + 50}]
-)
-def test_a_wrong_index_file_is_made_anew(changed: dict[str, int]) -> None:
-    disk = FaultyDisk()
-    log = Log.open("s", LogPolicy(), disk)
-    for number in range(200):
-        append(log, [order(number)], now_ms=START_MS + number)
-    log.segments.shown[0].drop_filters()
-    index_file = disk.files[log.segments.shown[0].path(INDEX_SUFFIX)].content
-    for asked in ORDERS:
-        whole = replace(asked, **changed)
-        expected = offsets(log, whole)
-        after = token(log, whole)
-        sound = bytes(index_file)
-        index_file[8:] = bytes(len(sound) - 8)
-        assert offsets(log, whole, after) == expected[1:]
-        assert bytes(index_file) == sound
-
-
 @pytest.mark.parametrize("latest", [False, True])
 def test_large_messages_are_found(latest: bool) -> None:
     """Each may have very many properties."""
@@ -599,73 +494,6 @@ def test_chunks_are_not_asked_for_very_many_filter_values() -> None:
 
 
 # -- the screen
-
-
-@given(
-    key=st.sampled_from((*KEYS, "0", "-0", "1", "255", "256", "65536", "1e3", "2.5", "false"))
-    | st.integers(-(2**63), 2**64 - 1).map(str)
-    | st.floats(allow_nan=False, allow_infinity=False).map(repr),
-    value=st.sampled_from(VALUES)
-    | st.sampled_from((0, 1, 255, 256, 65536, 1000, 2.5, -0.0, False))
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False),
-    name=st.sampled_from(("order_id", "KEYS", "a")),
-)
-def test_the_screen_sees_every_key(key: str, value: Any, name: str) -> None:
-    raw = Message(b"b", application_properties={} if value is None else {name: value}).encode()
-    forms = forms_of_key(key)
-    screen = key_screen(forms, [parse_property(name)])
-    if not forms.isdisjoint(KeyReader([name]).read(raw)):
-        assert screen is None or screen.places(raw, 1000) != []
-
-
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        b"\x53\x07", b"\x52\x07", b"\x54\x07", b"\x55\x07", b"\x50\x07", b"\x51\x07", b"\x60\0\x07",
-        b"\x61\0\x07", b"\x70\0\0\0\x07", b"\x71\0\0\0\x07", b"\x80" + bytes(7) + b"\x07",
-        b"\x81" + bytes(7) + b"\x07", b"\x83" + bytes(7) + b"\x07", b"\x72\x40\xe0\0\0",
-        b"\x82\x40\x1c" + bytes(6), b"\xa1\x017", b"\xb1\0\0\0\x017", b"\xa3\x017",
-        b"\xb3\0\0\0\x017", b"\xa0\x017", b"\xb0\0\0\0\x017",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("field", [False, True])
-def test_a_key_is_found_in_every_encoding(encoding: bytes, field: bool) -> None:
-    if field:
-        section = b"\x00\x53\x73\xc0" + bytes((len(encoding) + 1, 1)) + encoding
-        asked = replace(EVERYTHING, keys=("7",), properties=("properties.message_id",))
-    else:
-        item = b"\xa1\x01k" + encoding
-        section = b"\x00\x53\x74\xc1" + bytes((len(item) + 1, 2)) + item
-        asked = replace(EVERYTHING, keys=("7",), properties=("k",))
-    log = Log.open("s", LogPolicy(), FaultyDisk())
-    append(log, [order(1)] * 20 + [section + b"\x00\x53\x75\xa0\x01b"] + [order(2)] * 20)
-    assert offsets(log, asked) == [20]
-
-
-@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
-def test_a_budget_of_bytes_cuts_a_page_that_goes_on(asked: SearchRequest) -> None:
-    _, log = orders(200, per_chunk=2)
-    found = list(pages(log, asked, Limits(read_bytes=1)))
-    assert len(found) > 10
-    assert {page.cut for page in found[:-1]} == {Cut.BUDGET}
-    assert [m.offset for m in joined(found)] == sorted(range(200), reverse=asked.newest)
-
-
-@pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])
-def test_a_batch_that_nobody_can_unpack_hides_no_other(asked: SearchRequest) -> None:
-    _, log = orders(3)
-    builder = ChunkBuilder()
-    for number in range(3, 9, 3):
-        builder.add(entry(order(number)), 1, 1, None)
-        builder.add(sub_batch(b"no gzip", 2, GZIP, 99), 1, 2, None)
-    log.append([builder], START_MS + 10**6)
-    append(log, [order(9)], now_ms=START_MS + 10**6)
-    search = Search(log, asked, IDENTITY, START_MS)
-    assert [m.offset for m in run(search).messages] == sorted(
-        (0, 1, 2, 3, 6, 9), reverse=asked.newest
-    )
-    assert (search.looked_at.chunks_damaged, search.looked_at.messages_lost) == (1, 4)
 
 
 @pytest.mark.parametrize("asked", ORDERS, ids=["oldest", "newest"])

@@ -1,45 +1,33 @@
 """What is found is what a look at every message finds: in each order, in pages of any size."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from segments.log import Log
 from segments.message import Message
-from segments.search import message_matcher, message_search, search, span_reader
+from segments.search import span_reader
 from segments.search.page import Cut, Limits
 from segments.search.request import SearchRequest
 from segments.search.search import Search, run
 from segments.selector import parse_sql, parse_tags
+from tests.segments.derived.test_derived_files import index_all
 from tests.segments.derived.test_key_files import index_keys, small_tables
 from tests.segments.search.model import (
     IDENTITY,
     KEYS,
     START_MS,
     ChunkPlan,
-    index_all,
     joined,
     pages,
     plans,
+    small_pieces,
     wanted,
     write,
 )
 
-__all__ = ["small_tables"]  # a fixture: also the segment that grows is indexed
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_pieces() -> Iterator[None]:
-    """Few chunks at once, so that there are many places where a search may be cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "_BLOCK", 2)
-        patch.setattr(span_reader, "SPAN_BYTES", 1_500)
-        patch.setattr(message_search, "_STEP_UNITS", 60)
-        patch.setattr(message_matcher, "_MANY", 3)
-        patch.setattr(message_matcher, "_MOST_SCREENS", 2)
-        yield
+__all__ = ["small_pieces", "small_tables"]  # fixtures
 
 
 SELECTORS = (
@@ -131,26 +119,6 @@ def test_pages_together_are_all_that_there_is(
         assert page_bytes > 1 or len(part.messages) <= 1
         assert part.cut is not Cut.LIMIT or len(part.messages) == limit
     log.close()
-
-
-@settings(max_examples=30)
-@given(plan=plans, asked=requests(), cut=st.integers(0, 14), limit=st.integers(1, 3))
-def test_what_comes_later_is_no_part_of_a_search_that_has_begun(
-    plan: list[ChunkPlan], asked: SearchRequest, cut: int, limit: int
-) -> None:
-    log, messages = write(plan[:cut])
-    expected = wanted(messages, asked)
-    first = run(Search(log, replace(asked, limit=limit), IDENTITY, START_MS))
-    more, _ = write(plan)
-    if first.cut is not None:
-        found = list(first.messages)
-        after = first.after
-        while after:  # the longer log has the same beginning
-            asked_now = replace(asked, limit=limit)
-            page = run(Search(more, asked_now, IDENTITY, START_MS, after))
-            found += page.messages
-            after = page.after
-        assert [m.offset for m in found] == expected
 
 
 def order(key: object, body: bytes = b"") -> bytes:

@@ -18,7 +18,6 @@ from segments.selector import (
     SelectorError,
     parse_property,
     parse_sql,
-    parse_tags,
 )
 from segments.selector.lexer import tokenize
 from segments.selector.values import OTHER
@@ -122,18 +121,6 @@ def test_no_match_is_lost_by_pushdown(
             assert value in asked.values
         if value is None or not is_strict:  # then a publisher may have given none
             assert asked.match_unfiltered
-
-
-@given(st.lists(st.sampled_from(("a", "b", "", " ", "*"))).map("||".join), messages())
-def test_tags_lose_nothing_either(text: str, raw: bytes) -> None:
-    try:
-        selector = parse_tags(text)
-    except SelectorError:
-        return
-    asked = selector.push_down(["TAGS"], is_strict=True)
-    value = filter_value(raw, "TAGS")
-    if selector.matcher().matches(raw) and asked.values is not None:
-        assert value in asked.values
 
 
 MEETING = meeting("p") + meeting("TAGS")

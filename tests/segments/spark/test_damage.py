@@ -1,5 +1,6 @@
 """Damage that a kill or a full disk leaves: failfast names it, permissive has a row for it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from segments.spark.files import LocalSegment
 from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
 from segments.spark.source import StreamdReader
-from segments.spark.streaming import DataLost, StreamdStreamReader
+from segments.spark.streaming import DataLost
 from tests.segments.spark.test_decoding import rows
+from tests.segments.spark.test_positions import reader
 from tests.support.logs import append
 
 PER_CHUNK = 20
@@ -65,25 +67,40 @@ def test_a_last_chunk_that_is_cut_off(folder: Path, left: int) -> None:
     assert rows(folder, columns="offset", startOffset=str(LOST + PER_CHUNK)) == []
 
 
-def test_a_whole_segment_that_is_cut_off(folder: Path) -> None:
-    path, _, _ = last_chunk(folder)
-    path.write_bytes(path.read_bytes()[:3])
-    with pytest.raises(CorruptError, match="the file ends, its index lists another chunk"):
-        rows(folder, columns="offset")
-    found = rows(folder, columns="offset", mode="permissive")
-    assert (kept(found), told(found)) == (list(range(60)), [60])
+def flipped(byte: int) -> Callable[[bytes, int], bytes]:
+    """Changes a byte of the last chunk."""
+
+    def change(raw: bytes, start: int) -> bytes:
+        at = start + byte
+        return raw[:at] + bytes((raw[at] ^ 1,)) + raw[at + 1 :]
+
+    return change
 
 
-@pytest.mark.parametrize("byte", [0, 7, 31, 33, 39])
-def test_the_header_of_the_last_chunk(folder: Path, byte: int) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason", "num_kept", "rows_told"),
+    [
+        pytest.param(lambda raw, _: raw[:3], "the file ends, its index", 60, [60], id="cut off"),
+        pytest.param(lambda *_: b"no segment" * 40, "at byte 0", 60, [60, 60], id="no segment"),
+        *(
+            pytest.param(flipped(byte), "at byte {start}: ", LOST, [LOST], id=f"header byte {byte}")
+            for byte in (0, 7, 31, 33, 39)
+        ),
+    ],
+)
+def test_the_last_segment(
+    folder: Path,
+    change: Callable[[bytes, int], bytes],
+    reason: str,
+    num_kept: int,
+    rows_told: list[int],
+) -> None:
     path, start, _ = last_chunk(folder)
-    raw = bytearray(path.read_bytes())
-    raw[start + byte] ^= 0x01
-    path.write_bytes(raw)
-    with pytest.raises(CorruptError, match=rf"\.segment is damaged at byte {start}: "):
+    path.write_bytes(change(path.read_bytes(), start))
+    with pytest.raises(CorruptError, match=rf"\.segment .*{reason.format(start=start)}"):
         rows(folder, columns="offset")
     found = rows(folder, columns="offset", mode="permissive")
-    assert (kept(found), told(found)) == (list(range(LOST)), [LOST])
+    assert (kept(found), told(found)) == (list(range(num_kept)), rows_told)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -100,44 +117,23 @@ def test_the_header_of_a_file(folder: Path, number: int) -> None:
     assert told(rows(folder, mode="permissive", startOffset=str(number * 60))) == [number * 60]
 
 
-def test_a_file_that_is_no_segment(folder: Path) -> None:
-    path, _, _ = last_chunk(folder)
-    path.write_bytes(b"something else, rather long, that is no segment" * 9)
-    with pytest.raises(CorruptError, match="is damaged at byte 0"):
-        rows(folder, columns="offset")
-    found = rows(folder, columns="offset", mode="permissive")
-    assert (kept(found), told(found)) == (list(range(60)), [60, 60])
-
-
-def test_what_no_index_lists_was_never_whole(folder: Path) -> None:
-    """As a kill leaves it: the server cuts it off when it starts."""
-    path, start, _ = last_chunk(folder)
-    raw = path.read_bytes()
-    path.write_bytes(raw + raw[start : start + 70])
-    assert len(rows(folder, columns="offset")) == _CHUNKS * PER_CHUNK
-
-
 def test_a_growing_stream(folder: Path) -> None:
     path, start, end = last_chunk(folder)
     raw = path.read_bytes()
     path.write_bytes(raw[: end - 1])
 
-    def reader(mode: str) -> StreamdStreamReader:
-        options = read_options({"path": str(folder), "columns": "offset", "mode": mode})
-        return StreamdStreamReader(options, columns_of(options))
-
     for mode in ("failfast", "permissive"):
-        made = reader(mode)
+        made = reader(folder, mode=mode)
         at = made.latestOffset({"v": 1, "offset": 0}, made.getDefaultReadLimit())
         assert at["offset"] == LOST
     with pytest.raises(CorruptError, match=f"at byte {start}"):
-        reader("failfast").latestOffset(at, made.getDefaultReadLimit())
+        reader(folder, mode="failfast").latestOffset(at, made.getDefaultReadLimit())
     assert made.latestOffset(at, made.getDefaultReadLimit()) == at
     path.write_bytes(raw)
     assert made.latestOffset(at, made.getDefaultReadLimit())["offset"] == LOST + PER_CHUNK
     path.write_bytes(b"XSIL" + raw[4:FILE_HEADER_SIZE] + raw[FILE_HEADER_SIZE:])
     with pytest.raises(CorruptError, match="at byte 0"):
-        reader("failfast").partitions({"offset": 0}, {"offset": LOST})
+        reader(folder, mode="failfast").partitions({"offset": 0}, {"offset": LOST})
 
 
 def test_segments_that_go_while_they_are_listed(
@@ -148,8 +144,6 @@ def test_segments_that_go_while_they_are_listed(
     for _ in range(4):
         append(log, [b"x"] * PER_CHUNK)
     log.close()
-    options = read_options({"path": str(tmp_path)})
-    reader = StreamdStreamReader(options, columns_of(options))
     look = inventory.list_segment
 
     def retention(folder: str, base: int, *rest: Any, **options: Any) -> inventory.Listing:
@@ -160,7 +154,7 @@ def test_segments_that_go_while_they_are_listed(
 
     monkeypatch.setattr(inventory, "list_segment", retention)
     with pytest.raises(DataLost, match=f"offsets {PER_CHUNK} to {2 * PER_CHUNK - 1} of"):
-        reader.partitions({"offset": 0}, {"offset": 4 * PER_CHUNK})
+        reader(tmp_path).partitions({"offset": 0}, {"offset": 4 * PER_CHUNK})
 
 
 def test_a_segment_that_goes_before_its_filters_are_looked_at(
@@ -172,7 +166,7 @@ def test_a_segment_that_goes_before_its_filters_are_looked_at(
         append(log, [b"x"] * PER_CHUNK, [b"v"] * PER_CHUNK)
     log.close()
     options = read_options({"path": str(tmp_path), "filterValues": '["v"]'})
-    reader = StreamdReader(options, columns_of(options))
+    made = StreamdReader(options, columns_of(options))
     look = LocalSegment.window
 
     def retention(file: LocalSegment, start: int, end: int) -> Any:
@@ -181,6 +175,6 @@ def test_a_segment_that_goes_before_its_filters_are_looked_at(
         return look(file, start, end)
 
     monkeypatch.setattr(LocalSegment, "window", retention)
-    (task,) = reader.partitions()
+    (task,) = made.partitions()
     with pytest.raises(CorruptError, match="the segment with offset 0 was removed since"):
-        list(reader.read(task))
+        list(made.read(task))

@@ -10,25 +10,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from segments import ChunkBuilder, ChunkMatcher, CorruptError, Log, LogPolicy, bloom, codec
+from segments import CorruptError, Log, LogPolicy, codec
 from segments.amqp10 import encode_map, encode_value
 from segments.codec import INDEX_RECORD_SIZE, ChunkHeader
-from segments.compression import pack
 from segments.errors import FormatError
-from segments.format_constants import GZIP, LZ4, SNAPPY, ZSTD
-from segments.message import Message, MessageView, Properties
+from segments.message import MessageView
 from segments.selector import RowReader, parse_property
 from segments.spark import headers as columns
 from segments.spark.columns import columns_of
 from segments.spark.inventory import list_segments
 from segments.spark.options import read_options
 from segments.spark.plan import ChunkCriteria, deal, pieces
-from segments.spark.reading import Task, read_task, tasks_of
+from segments.spark.reading import read_task, tasks_of
 from segments.spark.streams import find_streams
 from segments.spark.texts import READINGS, text_of
 from segments.spark.walk import message_ends
 from tests.segments.selector.strategies import messages
-from tests.support.logs import append, entry, read_chunks, sub_batch
+from tests.support.logs import append, entry, read_chunks
 
 
 def rows(path: Path | str, **given: str) -> list[dict[str, Any]]:
@@ -196,38 +194,6 @@ def test_the_messages_of_many_chunks_are_where_a_walk_over_each_finds_them(
     assert found.ends.tolist() == expected
 
 
-def test_all_types_of_values_at_once(tmp_path: Path) -> None:
-    values = [True, False, 0, 7, -7, 300, 1 << 40, -(1 << 63), (1 << 64) - 1, 2.5, "t", "", b"\xff"]
-    values += ["x" * 300, None, [1, "a"]]
-    log = Log.open(str(tmp_path))
-    properties = {f"p{n}": value for n, value in enumerate(values)}
-    for width in range(len(values)):
-        some = dict(list(properties.items())[: width + 1])
-        append(log, [Message(b"m", application_properties=some).encode()] * 20)
-    log.close()
-    found = rows(tmp_path, columns="application_properties")
-    for width in range(len(values)):
-        expected = [(f"p{n}", text_of(value)) for n, value in enumerate(values[: width + 1])]
-        assert found[width * 20]["application_properties"] == expected
-
-
-@pytest.mark.parametrize("compression", [0, GZIP, SNAPPY, LZ4, ZSTD])
-def test_sub_batches_are_unpacked(tmp_path: Path, compression: int) -> None:
-    log = Log.open(str(tmp_path))
-    bodies = [Message(b"%d" % n).encode() for n in range(50)]
-    body, full_size = pack(bodies, compression)
-    for _ in range(10):
-        builder = ChunkBuilder()
-        parts = entry(b"before") + sub_batch(body, 50, compression, full_size) + entry(b"after")
-        builder.add(parts, 3, 52, None)
-        log.append([builder], 1)
-        append(log, [b"plain"])
-    log.close()
-    found = [row["body"] for row in rows(tmp_path, columns="body")]
-    one = [b"before", *(b"%d" % n for n in range(50)), b"after", b"plain"]
-    assert found == one * 10
-
-
 @given(raw=st.binary(min_size=48, max_size=48), bits=st.integers(0, (1 << 384) - 1))
 def test_headers_are_read_as_the_codec_reads_them(raw: bytes, bits: int) -> None:
     for candidate in (raw, b"\x50\0" + raw[2:], bits.to_bytes(48, "big")):
@@ -245,43 +211,6 @@ def test_headers_are_read_as_the_codec_reads_them(raw: bytes, bits: int) -> None
 
 
 VALUES = [b"", b"a", b"b", b"c", b"dd", b"e" * 300]
-
-
-@given(
-    chunks=st.lists(st.lists(st.sampled_from(VALUES), min_size=1, max_size=4), max_size=12),
-    wanted=st.sets(st.sampled_from(["a", "dd", "zz", "e" * 300])),
-    unfiltered=st.booleans(),
-    bounds=st.tuples(st.none() | st.integers(0, 30), st.none() | st.integers(0, 30)),
-    times=st.tuples(st.none() | st.integers(0, 12), st.none() | st.integers(0, 12)),
-)
-def test_no_chunk_is_left_out_that_holds_what_is_asked_for(
-    tmp_path_factory: pytest.TempPathFactory,
-    chunks: list[list[bytes]],
-    wanted: set[str],
-    unfiltered: bool,
-    bounds: tuple[int | None, int | None],
-    times: tuple[int | None, int | None],
-) -> None:
-    folder = tmp_path_factory.mktemp("s")
-    log = Log.open(str(folder), LogPolicy(filter_size=16, max_segment_chunks=4))
-    everything = []
-    for at, values in enumerate(chunks):
-        first = append(log, values, values, now_ms=at)
-        everything += [(first + n, at, value) for n, value in enumerate(values)]
-    log.close()
-    asked = ChunkCriteria(
-        *bounds, *times, ChunkMatcher({v.encode() for v in wanted}, match_unfiltered=unfiltered)
-    )
-    kept = {chunk for p in pieces("s", list_segments(str(folder)), asked) for chunk in p.chunk_ids}
-    low, high = (n if n is not None else d for n, d in zip(bounds, (0, 99), strict=True))
-    early, late = (n if n is not None else d for n, d in zip(times, (0, 99), strict=True))
-    starts = {}
-    for offset, at, _ in everything:
-        starts.setdefault(at, offset)
-    for offset, at, value in everything:
-        matches = value.decode() in wanted or (unfiltered and not value)
-        if matches and low <= offset < high and early <= at < late:
-            assert starts[at] in kept
 
 
 def test_a_chunk_that_only_seems_to_have_a_mark_is_read(tmp_path: Path) -> None:
@@ -362,40 +291,6 @@ def test_a_torn_end_is_not_there_yet(tmp_path: Path) -> None:
     for size in range(len(raw) - 10, len(raw)):
         segment.write_bytes(raw[:size])
         assert [row["offset"] for row in rows(tmp_path)] == [0, 1, 2, 3]
-
-
-def test_a_damaged_filter_hides_nothing(tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path))
-    append(log, [b"x"], [b"a"])
-    log.close()
-    (segment,) = tmp_path.glob("*.segment")
-    raw = bytearray(segment.read_bytes())
-    bits = bloom.build([b"a"], 16)
-    at = raw.index(bits)
-    raw[at : at + 16] = bytes(16)
-    segment.write_bytes(raw)
-    assert len(rows(tmp_path, filterValues='["a"]')) == 1
-
-
-def test_only_wanted_messages_come(tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path))
-    for n in range(30):
-        made = [
-            Message(b"", Properties(subject="s"), {"carrier": c, "n": n}).encode()
-            for c in ("HA" if n == 7 else "UA", "UA")
-        ]
-        append(log, made, [b"HA" if n == 7 else b"UA", b"UA"])
-    log.close()
-    picked = rows(tmp_path, sql="carrier = 'HA'", columns="offset", filterProperty="carrier")
-    assert picked == [{"offset": 14}]
-    assert rows(tmp_path, startOffset="3", endOffset="5", columns="offset") == [
-        {"offset": 3},
-        {"offset": 4},
-    ]
-    options = read_options({"path": str(tmp_path), "filterValues": '["HA"]'})
-    (piece,) = pieces("s", list_segments(str(tmp_path)), options.wanted())
-    assert piece.chunk_ids.tolist() == [14]
-    assert isinstance(tasks_of([piece], options)[0], Task)
 
 
 @pytest.mark.parametrize(

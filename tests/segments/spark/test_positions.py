@@ -20,7 +20,7 @@ from tests.support.logs import append
 LIVES = ("1" * 16, "2" * 16)
 
 
-def reader(path: Path, **given: str) -> StreamdStreamReader:
+def reader(path: Path | str, **given: str) -> StreamdStreamReader:
     options = read_options({"path": str(path), "columns": "offset", **given})
     return StreamdStreamReader(options, columns_of(options))
 
@@ -39,16 +39,20 @@ def without_life(folder: Path) -> None:
         file.unlink()
 
 
-def batch(made: StreamdStreamReader, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """The offsets of the next batch, and the position behind it."""
-    end = made.latestOffset(start, made.getDefaultReadLimit())
-    found = [
+def offsets_of(made: StreamdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The offsets between two positions."""
+    return [
         row
         for task in made.partitions(start, end)
         for part in made.read(task)
         for row in part.to_pydict()["offset"]
     ]
-    return found, end
+
+
+def batch(made: StreamdStreamReader, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    """The offsets of the next batch, and the position behind it."""
+    end = made.latestOffset(start, made.getDefaultReadLimit())
+    return offsets_of(made, start, end), end
 
 
 @pytest.mark.parametrize("count", [0, 30, 50, 100])

@@ -3,11 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segments import ChunkBuilder, Log, LogPolicy, codec
 from segments.columns import Columns, ValueTest, sound_columns
@@ -20,11 +18,9 @@ from segments.selector import (
     property_value_reader,
     text_of_names,
 )
-from segments.spark.columns import columns_of
 from segments.spark.entries import MessageBlock, read_piece
-from segments.spark.options import read_options, values_text
+from segments.spark.options import values_text
 from segments.spark.plan import ChunkCriteria, pieces
-from segments.spark.streaming import StreamdStreamReader
 from segments.spark.streams import find_streams
 from tests.segments.selector.strategies import TEXTS
 from tests.segments.spark.test_decoding import rows
@@ -192,25 +188,3 @@ def test_columns_of_other_messages_are_not_believed(tmp_path: Path) -> None:
     assert block.columns == [None]
     found = rows(tmp_path, **ASKED)
     assert [row["offset"] for row in found] == [n for n, v in enumerate(VALUE_OF) if v == b"1"]
-
-
-def test_columns_know_which_numbers_lack_their_value(tmp_path: Path) -> None:
-    """Where two have the same text, and one of them that filter value."""
-    numbers: list[Any] = [5, 6, 6, "6", None, 5]
-    raws = [Message(application_properties={"p": n}).encode() for n in numbers]
-    log = Log.open(str(tmp_path))
-    append(log, raws, [b"5", b"6", b"", b"6", b"", b""])
-    log.close()
-    found = rows(tmp_path, **ASKED | {"filterValues": '["5"]', "matchUnfiltered": "true"})
-    assert [row["offset"] for row in found] == [0, 2, 4, 5]
-
-
-def test_a_query_that_follows_the_stream(tmp_path: Path) -> None:
-    folder = written(tmp_path / "s", BODIES)
-    options = read_options({"path": str(folder), **ASKED})
-    reader = StreamdStreamReader(options, columns_of(options))
-    begin = reader.initialOffset()
-    end = reader.latestOffset(begin, ReadAllAvailable())
-    batches = [b for task in reader.partitions(begin, end) for b in reader.read(task)]
-    found = [row["offset"] for batch in batches for row in batch.to_pylist()]
-    assert found == [n for n, value in enumerate(VALUE_OF) if value == b"1"]

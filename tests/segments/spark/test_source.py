@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from segments import ChunkBuilder, Log, LogPolicy
 from segments.compression import pack
-from segments.entries import Entries
 from segments.format_constants import ZSTD
 from segments.message import Message, Properties
 from segments.spark import session
@@ -19,10 +18,9 @@ from segments.spark.options import OptionError, read_options
 from segments.spark.plan import pieces
 from segments.spark.scanning import scan
 from segments.spark.streams import find_streams
-from streamd.broker.declared.filter_contract import contract_of
-from streamd.operations.arguments import read_arguments
+from tests.segments.search.test_columns import append_derived
 from tests.segments.spark.test_decoding import damaged_stream
-from tests.support.logs import append, entry, sub_batch
+from tests.support.logs import append, sub_batch
 
 SIZE = 2_000
 
@@ -177,16 +175,7 @@ def test_chunks_by_several_filter_properties(spark: SparkSession, tmp_path: Path
         found = {name: value for name, value in given.items() if value is not None}
         raw = Message(b"x", application_properties=found).encode()
         names = "region" if number == len(pairs) - 1 else "region,kind"
-        arguments = read_arguments(
-            [("stream-filter-property", names), ("stream-filter-derive", "true")]
-        )
-        contract = contract_of(arguments)
-        assert contract is not None
-        checked = contract.check(Entries(bytes(8), entry(raw), 1, 1, None)).entries
-        assert checked is not None
-        builder = ChunkBuilder()
-        builder.add(*checked[1:])
-        log.append([builder], 1)
+        append_derived(log, names, [raw])
     log.close()
 
     def read(sql: str, names: str) -> tuple[list[int], int]:

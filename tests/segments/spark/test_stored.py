@@ -39,7 +39,7 @@ from segments.spark.replay import Workload
 from segments.spark.session import trouble_of
 from segments.spark.source import StreamdReader
 from segments.spark.stored import StorePlace, find_stored
-from segments.spark.streaming import DataLost, StreamdStreamReader
+from segments.spark.streaming import DataLost
 from segments.spark.streams import find_streams
 from segments.store.folder_store import FolderStore
 from segments.store.lookup import find_stream
@@ -49,9 +49,12 @@ from segments.store.object_store import MOST_WHOLE, MissingError, TierError
 from segments.store.stores import open_store
 from streamd.cli import main
 from tests.segments.spark.test_decoding import rows
+from tests.segments.spark.test_positions import offsets_of, reader
 from tests.support.logs import append
-from tests.support.stored_streams import put_stream
+from tests.support.stored_streams import keep_segments, put_slots, put_stream
 from tests.support.stores import KINDS, SECRET, Tier
+
+KEY = StreamKey("/", "flights", "0000018bcfe56800-5eed")
 
 
 class Counted(FolderStore):
@@ -138,13 +141,19 @@ def planned(path: str, **given: str) -> list[Piece]:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
-@pytest.mark.parametrize("has_filters", [True, False])
+@pytest.mark.parametrize("stored", ["all", "all but filters", 0, 3, 6])
 def test_what_is_found_is_what_the_folder_holds(
-    tmp_path: Path, store: Counted, query: dict[str, str], has_filters: bool
+    tmp_path: Path, store: Counted, query: dict[str, str], stored: str | int
 ) -> None:
-    folder = written(tmp_path / "flights")
+    """All of it in segments, or so many of these, and slots of write-ahead logs behind them."""
+    folder, has_filters = written(tmp_path / "flights"), stored != "all but filters"
     suffixes = (SEGMENT_SUFFIX, INDEX_SUFFIX, *((FILTER_SUFFIX,) if has_filters else ()))
-    put_stream(store, folder, "/", "flights", suffixes=suffixes)
+    if stored:
+        manifest = put_stream(store, folder, "/", "flights", suffixes=suffixes)
+    if isinstance(stored, int):
+        if stored:
+            keep_segments(store, manifest, stored)
+        put_slots(store, folder, KEY, max(0, stored * 70 - 30), 2)  # some are in both
     there, here = rows(path_in(store), **query), rows(folder, **query)
     if "filterValues" in query and "filterProperty" not in query and not has_filters:
         there = [row for row in there if row in here]  # chunks as a whole, and nothing skips them
@@ -299,11 +308,6 @@ def test_what_filters_really_do(tmp_path: Path, store: Counted) -> None:
 # -- streaming
 
 
-def reader(path: str, **given: str) -> StreamdStreamReader:
-    options = read_options({"path": path, "columns": "offset", **given})
-    return StreamdStreamReader(options, columns_of(options))
-
-
 def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
     folder = written(tmp_path / "flights", chunks=14)
     manifest = put_stream(store, folder, "/", "flights")
@@ -321,15 +325,15 @@ def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
     again = reader(path_in(store))
     assert again.latestOffset({"offset": 140}, limit)["offset"] == 145
     store.ranges.clear()
-    found = [
-        row
-        for task in again.partitions({"offset": 130}, {"offset": 145})
-        for batch in again.read(task)
-        for row in batch.to_pydict()["offset"]
-    ]
-    assert found == list(range(130, 145))
+    assert offsets_of(again, {"offset": 130}, {"offset": 145}) == list(range(130, 145))
     assert reader(path_in(store), startingOffset="latest").initialOffset()["offset"] == 145
     assert again.latestOffset({"offset": 145}, limit)["offset"] == 145
+
+
+def say(store: FolderStore, manifest: Manifest) -> None:
+    """Put a manifest in the place of the one that is there."""
+    key = manifest.stream.manifest
+    store.replace(key, encode_manifest(manifest), store.get(key).etag)
 
 
 def replace_manifest(store: FolderStore, newer: Manifest, older: Manifest) -> None:
@@ -337,8 +341,7 @@ def replace_manifest(store: FolderStore, newer: Manifest, older: Manifest) -> No
     for key in sorted(newer.keys()):
         name = key.rpartition("/")[2]
         store.put(f"{older.stream.folder}/{name}", store.get(key).content)
-    said = encode_manifest(replace(newer, stream=older.stream, revision=older.revision + 1))
-    store.replace(older.stream.manifest, said, store.get(older.stream.manifest).etag)
+    say(store, replace(newer, stream=older.stream, revision=older.revision + 1))
     store.delete([newer.stream.manifest, *newer.keys()])
 
 
@@ -361,9 +364,7 @@ def test_what_is_gone_is_named(tmp_path: Path, store: Counted) -> None:
     manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
     made = reader(path_in(store))
     made.initialOffset()
-    later = encode_manifest(replace(manifest, segments=manifest.segments[2:]))
-    etag = store.get(manifest.stream.manifest).etag
-    etag = store.replace(manifest.stream.manifest, later, etag)
+    say(store, replace(manifest, segments=manifest.segments[2:]))
     with pytest.raises(DataLost, match="offsets 0 to 139 of stream flights were removed"):
         made.partitions({"offset": 0}, {"offset": 400})
     with pytest.raises(DataLost, match="the checkpoint is at offset 401, stream flights ends at"):
@@ -371,16 +372,13 @@ def test_what_is_gone_is_named(tmp_path: Path, store: Counted) -> None:
     gone = manifest.segments[3]
 
     def remove() -> None:  # retention is quicker than we
-        kept = replace(manifest, revision=2, segments=manifest.segments[4:])
-        store.replace(key, encode_manifest(kept), store.get(key).etag)
+        say(store, replace(manifest, revision=2, segments=manifest.segments[4:]))
         store.delete([gone.key(manifest.stream, suffix) for suffix in gone.files])
 
-    key = manifest.stream.manifest
     store.before(gone.key(manifest.stream, INDEX_SUFFIX), remove)
     with pytest.raises(DataLost, match="offsets 210 to 279"):
         made.partitions({"offset": 140}, {"offset": 400})
-    deleted = encode_manifest(replace(manifest, is_deleted=True))
-    store.replace(key, deleted, store.get(key).etag)
+    say(store, replace(manifest, is_deleted=True))
     with pytest.raises(NotAStream, match=r"flights~.* was deleted while it was read"):
         made.latestOffset({"offset": 0}, made.getDefaultReadLimit())
 
@@ -497,8 +495,7 @@ def test_damage(tmp_path: Path, store: Counted) -> None:
     known = Damage(position, int(listing.positions[4]), 100, 110)
     segments = list(manifest.segments)
     segments[1] = replace(segments[1], damage=(known,))
-    said = encode_manifest(replace(manifest, segments=tuple(segments)))
-    store.replace(manifest.stream.manifest, said, store.get(manifest.stream.manifest).etag)
+    say(store, replace(manifest, segments=tuple(segments)))
     assert lost() == ([100], kept)
     assert len(rows(path_in(store), endOffset="100")) == 100
     with pytest.raises(CorruptError, match="was damaged before it was uploaded"):
@@ -522,8 +519,7 @@ def test_damage_at_the_end_of_a_segment_and_without_a_chunk_in_its_index(
     index = store.get(key).content[:-INDEX_RECORD_SIZE]
     store.put(key, index)
     files = dict(whole.files) | {INDEX_SUFFIX: StoredFile(len(index), crc32(index))}
-    said = encode_manifest(replace(manifest, segments=(replace(known, files=files),)))
-    store.replace(manifest.stream.manifest, said, store.get(manifest.stream.manifest).etag)
+    say(store, replace(manifest, segments=(replace(known, files=files),)))
     found = rows(path_in(store), columns="offset", mode="permissive")
     assert [row["offset"] for row in found if row["damage"] is None] == list(range(60))
 
@@ -585,7 +581,7 @@ def test_a_segment_that_is_truncated_while_it_is_listed(
 ) -> None:
     """Its rest is another object: what is behind the cut is read there."""
     manifest = put_stream(store, written(tmp_path / "flights"), "/", "flights")
-    key, cut = manifest.stream.manifest, manifest.segments[1]
+    cut = manifest.segments[1]
     expected = [row["offset"] for row in rows(path_in(store))]
     listing = list(find_stored(path_in(store)).listings())[1]
     base, at = int(listing.chunk_ids[chunks]), int(listing.positions[chunks])
@@ -608,8 +604,7 @@ def test_a_segment_that_is_truncated_while_it_is_listed(
         )
         for name, raw in files.items():
             store.put(rest.key(manifest.stream, name), raw)
-        later = replace(manifest, revision=2, segments=(rest, *manifest.segments[2:]))
-        store.replace(key, encode_manifest(later), store.get(key).etag)
+        say(store, replace(manifest, revision=2, segments=(rest, *manifest.segments[2:])))
         store.delete([cut.key(manifest.stream, suffix) for suffix in cut.files])
 
     store.before(cut.key(manifest.stream, INDEX_SUFFIX), truncate)

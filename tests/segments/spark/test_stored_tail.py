@@ -7,39 +7,25 @@ import pytest
 from segments.errors import CorruptError
 from segments.spark.inventory import NothingYet
 from segments.spark.stored import find_stored
-from segments.store.object_names import StreamKey
 from tests.segments.spark.test_decoding import rows
+from tests.segments.spark.test_positions import offsets_of, reader
 from tests.segments.spark.test_stored import (
-    QUERIES,
+    KEY,
     Counted,
     path_in,
     planned,
-    reader,
     store,
     written,
 )
 from tests.support.stored_streams import keep_segments, put_slots, put_stream
 
 __all__ = ["store"]  # a fixture
-_KEY = StreamKey("/", "flights", "0000018bcfe56800-5eed")
-
-
-@pytest.mark.parametrize("query", QUERIES, ids=str)
-@pytest.mark.parametrize("segments", [0, 3, 6])
-def test_what_is_found_is_what_the_folder_holds(
-    tmp_path: Path, store: Counted, query: dict[str, str], segments: int
-) -> None:
-    folder = written(tmp_path / "flights")
-    if segments:
-        keep_segments(store, put_stream(store, folder, "/", "flights"), segments)
-    put_slots(store, folder, _KEY, max(0, segments * 70 - 30), 2)  # some are in both
-    assert rows(path_in(store), **query) == rows(folder, **query)
 
 
 def test_only_what_matches_is_read_of_slots(tmp_path: Path, store: Counted) -> None:
     folder = written(tmp_path / "flights")
     keep_segments(store, put_stream(store, folder, "/", "flights"), 3)
-    put_slots(store, folder, _KEY, 210, 5)
+    put_slots(store, folder, KEY, 210, 5)
     found = planned(path_in(store), filterValues='["HA"]')
     assert [chunk for piece in found for chunk in piece.chunk_ids] == [30, 130, 230, 330]
 
@@ -49,7 +35,7 @@ def test_slots_go_while_they_are_read(tmp_path: Path, store: Counted) -> None:
     folder = written(tmp_path / "flights")
     whole = put_stream(store, folder, "/", "flights")
     manifest = keep_segments(store, whole, 3)
-    keys = put_slots(store, folder, _KEY, 210, 2)
+    keys = put_slots(store, folder, KEY, 210, 2)
     found = find_stored(path_in(store))
     assert found.ends() == (0, 400)
     keep_segments(store, manifest, 0)
@@ -66,7 +52,7 @@ def test_a_slot_that_is_damaged_ends_it(
 ) -> None:
     folder = written(tmp_path / "flights")
     keep_segments(store, put_stream(store, folder, "/", "flights"), 3)
-    keys = put_slots(store, folder, _KEY, 210, 2)
+    keys = put_slots(store, folder, KEY, 210, 2)
     content = store.get(keys[4]).content
     _replace(store, keys[4], b"{" + content)
     assert find_stored(path_in(store)).ends() == (0, 290)
@@ -84,13 +70,13 @@ def _replace(store: Counted, key: str, content: bytes) -> None:
 def test_a_fence_ends_it(tmp_path: Path, store: Counted) -> None:
     folder = written(tmp_path / "flights")
     keep_segments(store, put_stream(store, folder, "/", "flights"), 3)
-    keys = put_slots(store, folder, _KEY, 210, 2)
+    keys = put_slots(store, folder, KEY, 210, 2)
     store.delete([keys[3]])
     assert find_stored(path_in(store)).ends() == (0, 270)
 
 
 def test_a_stream_of_which_there_is_nothing(tmp_path: Path, store: Counted) -> None:
-    put_slots(store, written(tmp_path / "flights"), _KEY, 0, 2)
+    put_slots(store, written(tmp_path / "flights"), KEY, 0, 2)
     with pytest.raises(NothingYet):
         find_stored(path_in(store, "others"))
 
@@ -100,7 +86,7 @@ def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
     folder = written(tmp_path / "flights")
     whole = put_stream(store, folder, "/", "flights")
     keep_segments(store, whole, 3)
-    keys = put_slots(store, folder, _KEY, 210, 2)
+    keys = put_slots(store, folder, KEY, 210, 2)
     last = store.get(keys[-1]).content
     store.delete([keys[-1]])
     made = reader(path_in(store))
@@ -112,18 +98,9 @@ def test_a_stream_that_grows(tmp_path: Path, store: Counted) -> None:
     assert end["offset"] == 400
     assert [key for key, *_ in store.ranges] == [keys[-1]]  # others are known
     batch = {"offset": 200, "life": end["life"]}
-    before = _offsets(made, batch, end)
+    before = offsets_of(made, batch, end)
     assert before == list(range(200, 400))
     keep_segments(store, whole, 6)
     store.delete([*keys, "v1/cluster"])
-    assert _offsets(made, batch, end) == before
-    assert _offsets(reader(path_in(store)), batch, end) == before
-
-
-def _offsets(made: object, start: object, end: object) -> list[int]:
-    return [
-        offset
-        for task in made.partitions(start, end)  # type: ignore[attr-defined]
-        for batch in made.read(task)  # type: ignore[attr-defined]
-        for offset in batch.to_pydict()["offset"]
-    ]
+    assert offsets_of(made, batch, end) == before
+    assert offsets_of(reader(path_in(store)), batch, end) == before

@@ -58,30 +58,6 @@ def test_each_message_comes_once_also_after_a_restart(spark: SparkSession, tmp_p
     log.close()
 
 
-def test_a_rate_limit_and_a_start_within_a_chunk(spark: SparkSession, tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path / "stream"), LogPolicy(max_segment_chunks=4))
-    fill(log, 6)
-    log.close()
-    found = Query(spark, tmp_path, maxBytesPerTrigger="2500", startingOffset="15").run()
-    assert [n for batch in found for n in batch] == list(range(15, 60))
-    assert [len(batch) for batch in found] == [15, 20, 10]
-
-
-def test_what_retention_took_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    log = Log.open(str(tmp_path / "stream"), LogPolicy(max_segment_chunks=2))
-    fill(log, 2)
-    query = Query(spark, tmp_path)
-    assert query.run() == [list(range(20))]
-    fill(log, 5)
-    for file in (tmp_path / "stream").glob("*[024]0.*"):
-        file.unlink()
-    with pytest.raises(StreamingQueryException, match="offsets 20 to 59 of stream stream were"):
-        query.run()
-    left = Query(spark, tmp_path, failOnDataLoss="false").run()
-    assert left == [list(range(60, 70))]
-    log.close()
-
-
 def test_a_stream_is_followed_from_before_its_first_message_until_it_is_another(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -30,17 +30,6 @@ def test_addresses(url: str, expected: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["http://minio:9000", "https://[::1]:9000/x", "http://192.0.2.1/", "https://a.b"]
-)
-def test_endpoints(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = Address("s3", "b", "", endpoint.rstrip("/"))
-    assert parse_address("s3://b", endpoint) == expected
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    assert parse_address("s3://b") == expected
-    assert parse_address("s3://b", "http://other").endpoint == "http://other"
-
-
-@pytest.mark.parametrize(
     "url",
     [
         *("", "bucket", "/mnt", "s3:", "s3:b", "s3://", "s3:///p", "s3://b/../p"),

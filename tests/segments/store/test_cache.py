@@ -38,6 +38,13 @@ def _content(number: int) -> bytes:
     return bytes((at * 7 + at // 251 + number) % 255 + 1 for at in range(_SIZE))  # no zeros
 
 
+def _opened(folder: Path, most: int = _SIZE) -> tuple[TierCache, CachedSegment]:
+    """An empty cache, and a segment of which nothing is in it."""
+    cache = TierCache(str(folder), most)
+    cache.clear()
+    return cache, cache.segment(_KEY, _stored(0), "f")
+
+
 class _File(FaultyFile):
     """A file whose room is counted in blocks."""
 
@@ -235,9 +242,7 @@ def test_two_who_put_the_same_while_the_cache_is_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One has written, and not said so, when another puts the same and everything is to go."""
-    cache = TierCache(str(tmp_path), _SIZE)
-    cache.clear()
-    cached = cache.segment(_KEY, _stored(0), "f")
+    cache, cached = _opened(tmp_path)
     add, content = cache.add, _content(0)
 
     def interrupted(one: CachedSegment, where: Range) -> list[Any]:
@@ -257,9 +262,7 @@ def test_two_who_put_the_same_while_the_cache_is_emptied(
 
 
 def test_a_segment_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
-    cache = TierCache(str(tmp_path), _SIZE)
-    cache.clear()
-    cached = cache.segment(_KEY, _stored(0), "f")
+    cache, cached = _opened(tmp_path)
     file = cached.open()
     cached.put(0, _content(0)).release()
     cached.forget()
@@ -269,27 +272,6 @@ def test_a_segment_that_was_forgotten_leaves_no_file(tmp_path: Path) -> None:
     assert cache.num_bytes == 0
 
 
-def test_a_forgotten_segment_that_somebody_has_open_and_never_reads(tmp_path: Path) -> None:
-    cache = TierCache(str(tmp_path), _SIZE)
-    cached = cache.segment(_KEY, _stored(0), "f")
-    cached.put(0, _content(0)).release()
-    file = cached.open()
-    cached.forget()
-    file.close()
-    assert not list(tmp_path.iterdir())
-    assert cache.num_bytes == 0
-
-
-def test_what_is_put_for_a_forgotten_segment_that_nobody_reads(tmp_path: Path) -> None:
-    cache = TierCache(str(tmp_path), _SIZE)
-    cache.clear()
-    cached = cache.segment(_KEY, _stored(0), "f")
-    cached.forget()
-    cached.put(0, _content(0)).release()
-    assert not list(tmp_path.iterdir())
-    assert cached.missing(0, 10) == [Range(0, 10)]
-
-
 def test_what_is_left_of_an_earlier_server_goes(tmp_path: Path) -> None:
     Path(tmp_path, "00000000000000000000.0").write_bytes(b"?")
     TierCache(str(tmp_path), _SIZE).clear()
@@ -297,8 +279,7 @@ def test_what_is_left_of_an_earlier_server_goes(tmp_path: Path) -> None:
 
 
 def test_a_segment_whose_objects_are_gone(tmp_path: Path) -> None:
-    cache = TierCache(str(tmp_path), _SIZE)
-    cached = cache.segment(_KEY, _stored(0), "f")
+    _, cached = _opened(tmp_path)
     cached.is_gone = True
     with pytest.raises(StorageError, match="not in the store") as caught:
         cached.open().read(10, 0)
@@ -312,26 +293,13 @@ def test_nothing_is_written_to_a_cold_segment(tmp_path: Path) -> None:
             work()
 
 
-def test_the_folder_is_made_when_it_is_needed(tmp_path: Path) -> None:
-    """A server without a tier has none."""
-    cache = TierCache(str(tmp_path / "cache"), _SIZE)
-    cached = cache.segment(_KEY, _stored(0), "f")
-    assert not list(tmp_path.iterdir())
-    cached.put(0, _content(0)).release()
-    file = cached.open()
-    assert file.read(100, 50) == _content(0)[50:150]
-    file.close()
-
-
 def test_a_file_without_a_name_is_not_believed_after_its_last_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first hole that cannot be punched is in a file that is read and written just then."""
     monkeypatch.setattr(cache_module, "punch_hole", lambda *_: False)
     content = _content(0)
-    cache = TierCache(str(tmp_path), 2_500)
-    cache.clear()
-    cached = cache.segment(_KEY, _stored(0), "f")
+    _, cached = _opened(tmp_path, 2_500)
     reader = cached.open()
     for start in (0, 1_000, 2_000, 4_000):
         cached.put(start, content[start : start + 1_000]).release()
@@ -350,9 +318,7 @@ def test_a_file_that_somebody_else_removes_or_cuts(
     tmp_path: Path, harm: str, *, is_read: bool
 ) -> None:
     content = _content(0)
-    cache = TierCache(str(tmp_path), 12_000)
-    cache.clear()
-    cached = cache.segment(_KEY, _stored(0), "f")
+    _, cached = _opened(tmp_path, 12_000)
     cached.put(0, content[:10_000]).release()
     file = cached.open()
     if is_read:
@@ -375,9 +341,7 @@ def test_a_file_that_somebody_else_removes_or_cuts(
 def test_one_for_which_there_is_no_descriptor_keeps_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = TierCache(str(tmp_path), 12_000)
-    cache.clear()
-    cached = cache.segment(_KEY, _stored(0), "f")
+    cache, cached = _opened(tmp_path, 12_000)
     cached.put(0, _content(0)[:10_000]).release()
     with monkeypatch.context() as patched:
         refused = StorageError("open", "f", OSError(errno.EMFILE, "too many open files"))
@@ -408,8 +372,7 @@ def test_who_reads_does_not_wait_until_all_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_module, "_SHRUNK_AT_ONCE", 2_000)
-    cache = TierCache(str(tmp_path), _SIZE)
-    cached = cache.segment(_KEY, _stored(0), "f")
+    cache, cached = _opened(tmp_path)
     for start in range(0, 20_000, 1_000):
         cached.put(start, _content(0)[start : start + 1_000]).release()
     shrink, parts = cache._shrink, []

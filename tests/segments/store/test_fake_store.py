@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from segments.store.object_store import ConflictError, CutError, DeniedError, TierError
+from segments.store.object_store import ConflictError, DeniedError, TierError
 from streamd.net import threads
 from tests.support.fake_store import FakeStore, late_answers
 from tests.support.server import inline
@@ -25,17 +25,6 @@ def refused(do: Callable[[], object], kind: type[TierError] = TierError) -> bool
     return False
 
 
-def test_failures_before_and_after(store: FakeStore) -> None:
-    for after in (False, True):
-        store.objects.clear()
-        store.fail(after=after)
-        assert refused(lambda: store.create("k", b"1"))
-        assert ("k" in store.objects) == after
-        store.heal()
-    store.fail(after=True)
-    assert refused(lambda: store.create("k", b"2"), ConflictError), "its refusal came first"
-
-
 def test_failures_of_some_calls(store: FakeStore) -> None:
     store.fail(DeniedError("no"), name="put", key="a/", skip=1, times=2)
     failed = [refused(lambda: store.put("a/x", b""), DeniedError) for _ in range(4)]
@@ -50,30 +39,6 @@ def test_failures_of_some_calls(store: FakeStore) -> None:
     store.put("b/x", b"")
 
 
-def test_409(store: FakeStore) -> None:
-    etag = store.create("k", b"1")
-    store.conflict(name="replace")
-    assert refused(lambda: store.replace("k", b"2", etag), ConflictError)
-    assert store.replace("k", b"2", etag)
-
-
-def test_bodies_and_objects_that_are_spoilt(store: FakeStore) -> None:
-    store.put("k", b"0123")
-    store.cut(2)
-    assert refused(lambda: store.get("k"))
-    store.cut(2)
-    assert refused(lambda: store.get_range("k", 0, 4), CutError)
-    store.damage(bytes.lower)
-    store.damage(lambda content: content[::-1])
-    assert store.get("k").content == b"3210"
-    assert store.get("k").content == b"0123"
-    etag = store.get("k").etag
-    store.flip("k", 1)
-    assert store.get("k") == (b"0023", etag)
-    store.shorten("k", 1)
-    assert store.get("k") == (b"0", etag)
-
-
 def test_listings_that_are_stale(store: FakeStore) -> None:
     store.put("v1/a/x", b"")
     store.freeze_listings()
@@ -83,20 +48,6 @@ def test_listings_that_are_stale(store: FakeStore) -> None:
     assert store.folders("v1") == ["v1/a"]
     store.heal()
     assert store.folders("v1") == ["v1/b"]
-
-
-def test_what_is_counted(store: FakeStore) -> None:
-    store.put("v1/x", b"12345")
-    store.get("v1/x")
-    store.get_range("v1/x", 1, 2)
-    list(store.listing("v1"))
-    store.fail()
-    assert refused(lambda: store.get_range("v1/x", 0, 1))
-    assert store.count() == 5
-    assert store.count("get_range") == 2
-    assert store.size("get", "x") == 5
-    assert store.size("get_range") == 3
-    assert store.size(key="v1/x") == 5 + 5 + 2 + 1
 
 
 def test_hooks_may_use_the_store(store: FakeStore) -> None:

@@ -83,11 +83,6 @@ def _manifests(draw: st.DrawFn) -> Manifest:
     )
 
 
-@given(_manifests())
-def test_round_trip(manifest: Manifest) -> None:
-    assert decode_manifest(encode_manifest(manifest), manifest.stream) == manifest
-
-
 def _small() -> Manifest:
     files = {".segment": StoredFile(10, 1), ".index": StoredFile(8, 2)}
     segments = tuple(
@@ -157,6 +152,7 @@ def test_what_is_wrong_is_named() -> None:
         ((0, "revision"), -1, "revision: expected a whole number of at least 0"),
         ((1, "files", ".index"), [1], "files[...]: expected a list of length 2"),
         ((1, "uid"), "../../../../..", "uid: expected a text matching"),
+        ((1, "next"), 6, "a segment begins at 5, expected 6 or later"),
     ):
         with pytest.raises(FormatError, match=f"^{re.escape(says)}"):
             decode_manifest(_with_crc(_changed(lines, path, odd)))
@@ -178,17 +174,6 @@ def test_that_of_another_stream_is_refused() -> None:
     content = encode_manifest(_small())
     with pytest.raises(FormatError, match=r"orders.*expected.*others"):
         decode_manifest(content, StreamKey("/", "others", "0123456789abcdef"))
-
-
-def test_segments_that_overlap_are_refused() -> None:
-    lines = encode_manifest(_small()).splitlines(keepends=True)
-    from segments.checksum import crc32  # noqa: PLC0415 - as the manifest's own
-
-    line = json.loads(lines[1])
-    line["next"] = 6
-    body = b"".join([lines[0], json.dumps(line, separators=(",", ":")).encode() + b"\n", lines[2]])
-    with pytest.raises(FormatError, match="begins at 5, expected 6 or later"):
-        decode_manifest(body + b'{"crc32":%d}\n' % crc32(body))
 
 
 @given(_names, _names, _names, _names)
@@ -399,12 +384,3 @@ def test_reading_one_of_which_most_is_known(two: tuple[Manifest, Manifest]) -> N
     assert found == decode_manifest(content) == after
     for one in found.segments:
         assert (one in before.segments) == any(one is known for known in before.segments)
-
-
-@given(_manifests())
-def test_lines_that_were_kept_make_no_difference(manifest: Manifest) -> None:
-    content = encode_manifest(manifest)
-    anew = replace(manifest, segments=tuple(replace(one) for one in manifest.segments))
-    assert encode_manifest(anew) == encode_manifest(manifest) == content
-    later = replace(decode_manifest(content), revision=manifest.revision + 1)
-    assert encode_manifest(later) == encode_manifest(replace(anew, revision=later.revision))

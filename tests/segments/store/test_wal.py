@@ -57,6 +57,7 @@ def _slot(counts: list[list[int]]) -> tuple[Slot, bytes, list[bytes]]:
 @given(strategies.lists(strategies.lists(strategies.integers(1, 9), max_size=3), max_size=4))
 def test_what_was_written_is_read(counts: list[list[int]]) -> None:
     slot, content, parts = _slot(counts)
+    assert slot_in(slot_key(3, 7)) == (3, 7)
     found, read = decode_slot(slot_key(3, 7), content)
     assert (found, list(map(bytes, read))) == (slot, parts)
     for wanted, part in zip(counts, read, strict=True):
@@ -93,10 +94,6 @@ def test_a_part_of_a_chunk_is_refused() -> None:
 @pytest.mark.parametrize("key", ["v1/cluster", "v1/~wal/1/7", "v1/~wal/x/00000000000000000007"])
 def test_other_keys_are_no_slots(key: str) -> None:
     assert slot_in(key) is None
-
-
-def test_the_key_of_a_slot_says_which_it_is() -> None:
-    assert slot_in(slot_key(12, 34)) == (12, 34)
 
 
 def test_the_page_shows_a_slot() -> None:

@@ -11,7 +11,6 @@ from segments.checksum import crc32
 from segments.chunk_search import Place
 from segments.disk import OsDisk
 from segments.errors import CorruptError, LostCopyError
-from segments.offsets import OffsetSpec, Start
 from segments.policy import LogPolicy
 from segments.reader import Reader
 from segments.segment import walk_headers
@@ -84,31 +83,6 @@ def _cache(folder: Path) -> TierCache:
     cache = TierCache(str(folder / "cache"), 1 << 20)
     cache.clear()
     return cache
-
-
-@pytest.mark.parametrize("number", [1, 3, 6])
-def test_it_is_the_same_log(tmp_path: Path, number: int) -> None:
-    log, contents = _write(tmp_path / "s"), dict[str, bytes]()
-    wanted, places = _read_all(log, {}), []
-    specs = [at_offset(offset) for offset in range(60)]
-    specs += [OffsetSpec(Start.TIMESTAMP, ms) for ms in range(0, 60_000, 700)]
-    specs += [OffsetSpec(Start.FIRST), OffsetSpec(Start.LAST), OffsetSpec(Start.NEXT)]
-    for spec in specs:
-        places.append(log.segments.find(spec)[1:])
-    assert len(log.segments.shown) > number
-    write_copy(OsDisk(), log.folder, _store(log, number, contents))
-    cold = [Path(segment.path()) for segment in log.segments.shown[:number]]
-    log.close()
-    for path in cold:
-        path.unlink()
-    log = Log.open(str(tmp_path / "s"), _POLICY, cache=_cache(tmp_path))
-    assert [segment.cold is not None for segment in log.segments.shown].count(True) == number
-    assert not log.report.losses
-    assert [log.segments.find(spec)[1:] for spec in specs] == places
-    assert _read_all(log, contents) == wanted
-    _append(log, 60)
-    assert log.next_offset == 61
-    log.close()
 
 
 def test_it_becomes_cold_while_it_is_read(tmp_path: Path) -> None:

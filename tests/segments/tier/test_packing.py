@@ -13,6 +13,7 @@ from segments.segment import FILTER_SUFFIX, INDEX_SUFFIX, KEYS_SUFFIX, SEGMENT_S
 from segments.tier import packing
 from segments.tier.packing import pack
 from segments.tracking import Tracking, as_of
+from tests.segments.recovery.test_recovery import flip
 from tests.support.logs import append
 
 UID = "0" * 16
@@ -78,20 +79,13 @@ def test_what_is_beside_it_is_there_too(tmp_path: Path) -> None:
     log.close()
 
 
-def _flip(segment: Segment, position: int, suffix: str = SEGMENT_SUFFIX) -> None:
-    path = Path(segment.path(suffix))
-    content = bytearray(path.read_bytes())
-    content[position] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize("position", range(8, 192, 3))
 def test_damage_that_nobody_knew_of(tmp_path: Path, position: int) -> None:
     """It is stored as such, or it is of no chunk's messages; the index is right in any case."""
     log, segment = a_segment(tmp_path, [50] * 5)
     index = Path(segment.path(INDEX_SUFFIX)).read_bytes()
     data_start = 8 + CHUNK_HEADER_SIZE + 64
-    _flip(segment, position)
+    flip(Path(segment.path()), position)
     packed = pack(segment, 7, UID, Tracking())
     assert packed.stored.damage == tuple(segment.damage.values())
     if data_start <= position < data_start + 54:
@@ -106,7 +100,7 @@ def test_damage_that_nobody_knew_of(tmp_path: Path, position: int) -> None:
 def test_an_index_that_is_wrong_is_not_stored(tmp_path: Path) -> None:
     log, segment = a_segment(tmp_path, [50] * 5)
     right = Path(segment.path(INDEX_SUFFIX)).read_bytes()
-    _flip(segment, 40, INDEX_SUFFIX)
+    flip(Path(segment.path(INDEX_SUFFIX)), 40)
     assert pack(segment, 7, UID, Tracking()).contents[INDEX_SUFFIX] == right
     log.close()
 

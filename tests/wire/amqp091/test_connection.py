@@ -1,11 +1,10 @@
 """The server's half of a connection: bytes in any pieces, and everything that is not allowed."""
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
 
 from streamd.wire.amqp091 import connection as connection_module, methods as m
 from streamd.wire.amqp091.codec import (
@@ -28,6 +27,7 @@ from streamd.wire.amqp091.states import (
     State,
 )
 from streamd.wire.amqp091.values import Field
+from tests.fuzz.frames import amqp_frames
 
 PLAIN = Properties(content_type="text/plain", headers={"n": Field("I", 5)})
 # In an order that is the same in all processes of a run.
@@ -83,25 +83,6 @@ SESSION = b"".join(
 )
 
 
-def whole_session() -> list[Event]:
-    return fed(Connection(), SESSION)
-
-
-def test_cut_at_every_byte() -> None:
-    expected = whole_session()
-    assert len(expected) == 11
-    for cut in range(len(SESSION)):
-        connection = Connection()
-        assert fed(connection, SESSION[:cut]) + fed(connection, SESSION[cut:]) == expected
-
-
-def test_byte_by_byte() -> None:
-    connection = Connection()
-    found = [event for at in range(len(SESSION)) for event in fed(connection, SESSION[at : at + 1])]
-    assert found == whole_session()
-    assert connection.state is State.CLOSED
-
-
 RUNS = st.tuples(
     st.sampled_from((1, 1, 1, 2, 3, 0)), st.integers(0, 5), st.integers(1, 5), st.sampled_from("sm")
 )
@@ -117,7 +98,7 @@ BETWEEN = st.sampled_from(
 
 
 def told(connection: Connection, pieces: Iterable[bytes]) -> list[Any]:
-    """What comes out, one acknowledgement after the other; and the fault."""
+    """What comes out, one acknowledgement after the other; and what ended it."""
     found: list[Any] = []
     try:
         for piece in pieces:
@@ -131,9 +112,11 @@ def told(connection: Connection, pieces: Iterable[bytes]) -> list[Any]:
                     found += [Request(event.channel, m.BasicAck(tag, False)) for tag in tags]
                 elif event is not None:
                     found.append(event)
-    except ConnectionFault as fault:
-        found.append((fault.code, str(fault)))
-    return found
+    except Fault as fault:
+        return [*found, (fault.code, str(fault))]
+    except NotAmqp:
+        return [*found, NotAmqp]
+    return [*found, connection.state]
 
 
 @given(st.lists(RUNS | BETWEEN, max_size=8), st.data())
@@ -169,12 +152,6 @@ def test_a_body_of_an_empty_message_is_too_much_however_it_arrives() -> None:
     connection = opened(1)
     assert len(fed(connection, message(1, b""))) == 1
     assert fails(connection, encode_frame(FrameType.BODY, 1, b"")) == ReplyCode.UNEXPECTED_FRAME
-
-
-def test_what_follows_the_end_is_ignored() -> None:
-    connection = Connection()
-    fed(connection, SESSION)
-    assert fed(connection, b"anything") == []
 
 
 @pytest.mark.parametrize("state", list(ChannelState))
@@ -310,12 +287,7 @@ def test_unfinished_messages_have_a_limit_together(monkeypatch: pytest.MonkeyPat
 
 def _on(channel: int, data: bytes) -> bytes:
     """Frames for another channel."""
-    found = b""
-    while data:
-        end = 8 + int.from_bytes(data[3:7], "big")
-        found += data[:1] + channel.to_bytes(2, "big") + data[3:end]
-        data = data[end:]
-    return found
+    return b"".join(one[:1] + channel.to_bytes(2, "big") + one[3:] for one in amqp_frames(data))
 
 
 def test_a_closing_connection_hears_of_nothing_but_its_end() -> None:
@@ -326,30 +298,6 @@ def test_a_closing_connection_hears_of_nothing_but_its_end() -> None:
     assert fed(connection, method_frame(0, m.ConnectionClose(200, "", 0, 0))) != []
     fed(connection, method_frame(0, m.ConnectionCloseOk()))
     assert connection.state is State.CLOSED
-
-
-@given(st.binary(max_size=200))
-@example(b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce")
-def test_garbage_is_a_fault_or_nothing(garbage: bytes) -> None:
-    for connection, error in ((opened(1), Fault), (Connection(), (Fault, NotAmqp))):
-        with contextlib.suppress(error):
-            fed(connection, garbage)
-
-
-def outcome(pieces: Iterable[bytes]) -> tuple[list[Event], object]:
-    """The events of a connection that gets these pieces, and what ended it."""
-    connection, events = Connection(), []
-    try:
-        for piece in pieces:
-            connection.receive_data(piece)
-            for event in connection.events():
-                if event is not None:
-                    events.append(event)
-    except Fault as fault:
-        return events, (fault.code, fault.text)
-    except NotAmqp:
-        return events, NotAmqp
-    return events, connection.state
 
 
 @given(st.data())
@@ -366,7 +314,8 @@ def test_a_session_with_bytes_changed_left_out_or_put_in(data: st.DataObject) ->
             case _:
                 changed.insert(at, data.draw(st.integers(0, 255)))
     raw = bytes(changed)
-    assert outcome([raw]) == outcome(raw[at : at + 1] for at in range(len(raw)))
+    pieces = (raw[at : at + 1] for at in range(len(raw)))
+    assert told(Connection(), [raw]) == told(Connection(), pieces)
 
 
 def test_a_message_with_any_byte_changed() -> None:
@@ -377,7 +326,8 @@ def test_a_message_with_any_byte_changed() -> None:
     for at in range(len(one)):
         for value in {0, 1, 2, 3, 8, 60, 0xCE, 0xFF, one[at] ^ 1, one[at] ^ 0x80}:
             raw = one[:at] + bytes((value,)) + one[at + 1 :] + message(2, b"other")
-            assert outcome([start, raw]) == outcome([start, *(bytes((b,)) for b in raw)])
+            pieces = (start, *(bytes((b,)) for b in raw))
+            assert told(Connection(), (start, raw)) == told(Connection(), pieces)
 
 
 def test_the_end_is_found_behind_a_frame_that_is_too_large() -> None:

@@ -32,6 +32,7 @@ from streamd.wire.amqp10.values import (
     read_value,
     write_value,
 )
+from tests.fuzz.frames import amqp10_frames
 from tests.wire.amqp10.strategies import keys, of_kind, values
 
 
@@ -196,15 +197,13 @@ def test_outcomes_in_runs(numbers: set[int], channel: int) -> None:
         found += range(first, last + 1)
     assert found == sorted(numbers)
     raw, told = settled_frames(channel, list(numbers), ACCEPTED), []
-    while raw:
-        size, words, kind, number = FRAME_HEAD.unpack_from(raw)
-        assert (words, kind, number) == (2, 0, channel)
-        disposition, end = decode_composite(raw[FRAME_HEAD.size : size])
-        assert end == size - FRAME_HEAD.size
+    for one in amqp10_frames(raw):
+        assert FRAME_HEAD.unpack_from(one) == (len(one), 2, 0, channel)
+        disposition, end = decode_composite(one[FRAME_HEAD.size :])
+        assert end == len(one) - FRAME_HEAD.size
         assert (disposition.role, disposition.settled) == (p.RECEIVER, True)
         assert disposition.state == p.Accepted()
         told += range(disposition.first, disposition.last + 1)
-        raw = raw[size:]
     assert told == sorted(numbers)
 
 
@@ -242,13 +241,9 @@ def cut(message: Pieces, most: int) -> list[bytes]:
     frames: list[bytes] = []
     while not frames or message.size:
         data, count = message.take(most)
-        assert count <= most
-        at = 0
-        for _ in range(count):
-            size, _, _, _ = FRAME_HEAD.unpack_from(data, at)
-            frames.append(data[at : at + size])
-            at += size
-        assert at == len(data)
+        found = amqp10_frames(data)
+        assert len(found) == count <= most
+        frames += found
     return frames
 
 

@@ -3,7 +3,6 @@
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given, strategies as st
 
 from streamd.wire.stream import (
     NEED_DATA,
@@ -20,7 +19,7 @@ from streamd.wire.stream import (
 from streamd.wire.stream.connection import LOGIN_FRAME_MAX
 from streamd.wire.stream.fields import NO_OFFSET
 from streamd.wire.stream.states import SENT_BY_CLIENT, SENT_BY_SERVER, TRANSITIONS, next_state
-from tests.wire.stream.strategies import KINDS, of_kind
+from tests.wire.stream.strategies import KINDS
 
 OK = ResponseCode.OK
 LOGIN: list[c.Command] = [
@@ -62,62 +61,6 @@ def received(connection: Connection) -> list[c.Command]:
         assert not isinstance(command, type(NEED_DATA))
         found.append(command)
     return found
-
-
-@pytest.mark.parametrize("role", Role)
-def test_the_whole_login(role: Role) -> None:
-    connection = opened(role)
-    close = c.Close(9, OK, "bye")
-    if role is Role.CLIENT:
-        connection.send(close)
-        connection.receive_data(codec.encode(c.CloseResponse(9, OK)))
-        received(connection)
-    else:
-        connection.receive_data(codec.encode(close))
-        assert received(connection) == [close]
-        connection.send(c.CloseResponse(9, OK))
-    assert connection.state is State.CLOSED
-
-
-SESSION = st.lists(
-    st.one_of(
-        [
-            of_kind(k)
-            for k in KINDS
-            if (State.OPEN, k) in TRANSITIONS and k in SENT_BY_CLIENT and k is not c.Close
-        ]
-    ),
-    max_size=6,
-)
-
-
-@given(SESSION, st.data())
-def test_any_cut_gives_the_same_commands(commands: list[c.Command], data: st.DataObject) -> None:
-    login = [LOGIN[number] for number in FROM_CLIENT]
-    raw = b"".join(map(codec.encode, login + commands))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
-    connection = Connection(Role.SERVER, 1 << 20)
-    answers = iter(LOGIN[number] for number in range(len(LOGIN)) if number not in FROM_CLIENT)
-    found = []
-    for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
-        connection.receive_data(raw[start:end])
-        while (command := connection.next_command()) is not NEED_DATA:
-            found.append(command)
-            if len(found) <= len(login):
-                for _ in range({3: 2, 4: 0}.get(len(found), 1)):
-                    connection.send(next(answers))
-    assert found == login + commands
-
-
-def test_one_byte_at_a_time() -> None:
-    connection = opened(Role.SERVER)
-    command = c.StoreOffset("app", "s1", 42)
-    raw = codec.encode(command)
-    for at in range(len(raw) - 1):
-        connection.receive_data(raw[at : at + 1])
-        assert connection.next_command() is NEED_DATA
-    connection.receive_data(raw[-1:] + raw[:3])
-    assert received(connection) == [command]
 
 
 def sample(kind: type[Any]) -> c.Command:
@@ -225,12 +168,6 @@ class TestFrameLimit:
         connection.limit_frames(4096)
         assert connection.frame_max == 4096
 
-    def test_a_size_of_zero_is_no_command(self) -> None:
-        connection = opened(Role.SERVER)
-        connection.receive_data(bytes(4))
-        with pytest.raises(RemoteProtocolError, match="0 bytes cannot hold"):
-            connection.next_command()
-
 
 def test_commands_sent_before_the_end_was_known_are_ignored() -> None:
     connection = opened(Role.SERVER)
@@ -240,18 +177,6 @@ def test_commands_sent_before_the_end_was_known_are_ignored() -> None:
     connection.receive_data(late)
     assert received(connection) == [c.CloseResponse(1, OK)]
     assert connection.state is State.CLOSED
-
-
-@given(st.binary(max_size=200))
-def test_garbage_ends_in_a_protocol_error_or_a_wait(raw: bytes) -> None:
-    connection = Connection(Role.SERVER, 1 << 20)
-    connection.receive_data(raw)
-    try:
-        while connection.next_command() is not NEED_DATA:
-            pass
-    except RemoteProtocolError as error:
-        codes = (ResponseCode.UNKNOWN_FRAME, ResponseCode.FRAME_TOO_LARGE)
-        assert error.code in codes  # noqa: PT017 - a wait is as right
 
 
 def test_the_end_is_found_behind_a_frame_that_is_too_large() -> None:

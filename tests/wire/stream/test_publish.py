@@ -142,25 +142,6 @@ def test_many_sizes_are_not_known() -> None:
         assert len(sizes._values) <= 64
 
 
-@given(FILTERED | uniform(), st.integers(0, 14), st.booleans(), st.data())
-def test_counts_and_cuts_that_do_not_fit(
-    messages: list[Outgoing], count: int, filtered: bool, data: st.DataObject
-) -> None:
-    encode = publish.encode_filtered_entries if filtered else publish.encode_entries
-    decode = publish.decode_filtered_entries if filtered else publish.decode_entries
-    raw = encode(messages)
-    cut = raw[: data.draw(st.integers(0, len(raw)))]
-    if cut == raw and count == len(messages):
-        decode(raw, count)
-        return
-    try:
-        decoded = decode(cut, count)
-    except RemoteProtocolError as error:
-        assert "Publish frame" in str(error) or "sub-batch" in str(error)  # noqa: PT017
-    else:  # cut or counted so that it happens to fit
-        assert sum(g.num_entries for g in decoded.groups) + len(decoded.refused_ids) // 8 == count
-
-
 @given(FILTERED | uniform(), st.integers(1, 5), st.booleans(), st.integers(0, 40))
 def test_a_frame_in_parts(messages: list[Outgoing], most: int, filtered: bool, cut: int) -> None:
     """The parts hold what the whole holds; nobody gets any of a frame that is damaged."""

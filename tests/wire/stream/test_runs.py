@@ -1,18 +1,19 @@
 """Small Publish frames taken together: the same messages, in order, as from the single frames."""
 
+from itertools import accumulate, pairwise
+
 from hypothesis import given, strategies as st
 
-from streamd.wire.stream import NEED_DATA, Connection, ProtocolError, Role, commands as c
+from streamd.wire.stream import NEED_DATA, Connection, Role, commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.publish import (
     Outgoing,
-    decode_entries,
-    decode_filtered_entries,
     encode_entries,
     encode_filtered_entries,
     encode_sub_batch,
 )
 from streamd.wire.stream.states import State
+from tests.fuzz.wire import stream_commands
 
 
 def frame(number: int, body: bytes, value: bytes | None = None, publisher: int = 1) -> bytes:
@@ -35,26 +36,6 @@ def commands(connection: Connection) -> list[c.Command]:
     return found  # type: ignore[return-value] # NEED_DATA ends the loop
 
 
-def messages(found: list[c.Command]) -> list[tuple[int, bytes, bytes, bytes]]:
-    """Publisher, publishing id, stored bytes and filter value of each message."""
-    told = []
-    for command in found:
-        assert isinstance(command, c.Publish | c.PublishFiltered)
-        decode = (
-            decode_filtered_entries if isinstance(command, c.PublishFiltered) else decode_entries
-        )
-        for group in decode(command.entries, command.num_entries).groups:
-            position = 0
-            for n in range(group.num_entries):
-                size = int.from_bytes(group.data[position : position + 4], "big")
-                end = position + 4 + size
-                value = group.filter_values[n] if group.filter_values else b""
-                number = group.publishing_ids[8 * n : 8 * n + 8]
-                told.append((command.publisher_id, number, group.data[position:end], value))
-                position = end
-    return told  # type: ignore[return-value]
-
-
 MESSAGES = st.lists(
     st.tuples(
         st.sampled_from((b"", b"a", b"bb", b"x" * 300)),
@@ -70,18 +51,10 @@ def test_the_same_messages_however_they_arrive(
     sent: list[tuple[bytes, bytes | None, int]], cuts: list[int]
 ) -> None:
     frames = [frame(n, body, value, who) for n, (body, value, who) in enumerate(sent)]
-    one_by_one = []
-    for single in frames:
-        connection = opened()
-        connection.receive_data(single)
-        one_by_one += commands(connection)
-    raw = b"".join(frames)
-    connection, found = opened(), []
-    for size in (*cuts, len(raw)):
-        connection.receive_data(raw[:size])
-        raw = raw[size:]
-        found += commands(connection)
-    assert messages(found) == messages(one_by_one)
+    expected = [found for one in frames for found in stream_commands([one], Role.SERVER)]
+    ends = [0, *accumulate(cuts), sum(map(len, frames))]
+    pieces = [b"".join(frames)[start:end] for start, end in pairwise(ends)]
+    assert stream_commands(pieces, Role.SERVER) == expected
 
 
 def test_frames_of_one_publisher_are_one_command() -> None:
@@ -100,40 +73,3 @@ def test_sub_batches_and_larger_frames_stay_alone() -> None:
     connection.receive_data(batch * 3 + frame(1, b"a") + batch + two + frame(2, b"b") * 2)
     found = commands(connection)
     assert [command.num_entries for command in found] == [1, 1, 1, 1, 1, 2, 2]  # type: ignore[union-attr]
-
-
-def test_a_bad_frame_is_found_where_it_stands() -> None:
-    good = frame(1, b"abc")
-    bad = bytearray(good)
-    bad[24] += 1  # its message is longer than the frame
-    for bad_frame in (bytes(bad), b"\0\0\0\1\0", b"\0\xff\xff\xff\0\2\0\1"):
-        connection = opened()
-        connection.receive_data(good * 5 + bad_frame)
-        command = connection.next_command()
-        assert isinstance(command, c.Publish)
-        assert command.num_entries == 5
-        try:
-            following = connection.next_command()
-        except ProtocolError:
-            continue
-        assert isinstance(following, c.Publish)
-        assert following.num_entries == 1  # its entries are checked by `publish`
-
-
-@given(st.binary(max_size=80), st.integers(0, 6))
-def test_garbage_is_judged_as_without_runs(garbage: bytes, good: int) -> None:
-    raw = frame(1, b"abc") * good + garbage
-
-    def outcome(connection: Connection, pieces: list[bytes]) -> tuple[int, str]:
-        count = 0
-        try:
-            for piece in pieces:
-                connection.receive_data(piece)
-                while (command := connection.next_command()) is not NEED_DATA:
-                    count += getattr(command, "num_entries", 1)
-        except ProtocolError as error:
-            return count, str(error)
-        return count, ""
-
-    single = [frame(1, b"abc")] * good + [garbage]
-    assert outcome(opened(), [raw]) == outcome(opened(), single)
