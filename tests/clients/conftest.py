@@ -1,8 +1,10 @@
 """One real server for all tests of the client; every test has streams of its own."""
 
+import functools
+import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -50,3 +52,17 @@ class Runner:
 @pytest.fixture(params=["asyncio", "trio"])
 def run(running_server: ServerProcess, request: pytest.FixtureRequest) -> Runner:
     return Runner(running_server.uri, request.param)
+
+
+def program(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a program with a `client`: it is run in asyncio and in trio."""
+
+    @functools.wraps(test)
+    def in_loop(*given: Any, run: Runner, **fixtures: Any) -> None:
+        run(lambda client: test(*given, client=client, **fixtures))
+
+    asked = inspect.signature(test)
+    loop = inspect.Parameter("run", inspect.Parameter.KEYWORD_ONLY)
+    others = [one for name, one in asked.parameters.items() if name != "client"]
+    in_loop.__signature__ = asked.replace(parameters=[*others, loop])  # type: ignore[attr-defined]
+    return in_loop
