@@ -54,15 +54,37 @@ def run(running_server: ServerProcess, request: pytest.FixtureRequest) -> Runner
     return Runner(running_server.uri, request.param)
 
 
-def program(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test that is a program with a `client`: it is run in asyncio and in trio."""
+def given_by(
+    run: Callable[[Callable[..., Awaitable[None]], Any], object], fixture: str, *names: str
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Make a test of a function that gets some of its parameters from what runs it.
 
-    @functools.wraps(test)
-    def in_loop(*given: Any, run: Runner, **fixtures: Any) -> None:
-        run(lambda client: test(*given, client=client, **fixtures))
+    Args:
+        run: what runs it, with what a fixture has.
+        fixture: its name.
+        names: of those parameters.
+    """
 
-    asked = inspect.signature(test)
-    loop = inspect.Parameter("run", inspect.Parameter.KEYWORD_ONLY)
-    others = [one for name, one in asked.parameters.items() if name != "client"]
-    in_loop.__signature__ = asked.replace(parameters=[*others, loop])  # type: ignore[attr-defined]
-    return in_loop
+    def test_of(work: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        asked = inspect.signature(work)
+
+        @functools.wraps(work)
+        def test(*first: Any, **fixtures: Any) -> None:
+            def with_all(*given: Any) -> Awaitable[None]:
+                more = dict(zip(names, given, strict=True))
+                return work(
+                    *first, **{k: more[k] for k in more if k in asked.parameters}, **fixtures
+                )
+
+            run(with_all, fixtures.pop(fixture))
+
+        last = inspect.Parameter(fixture, inspect.Parameter.KEYWORD_ONLY)
+        others = [one for name, one in asked.parameters.items() if name not in names]
+        test.__signature__ = asked.replace(parameters=[*others, last])  # type: ignore[attr-defined]
+        return test
+
+    return test_of
+
+
+# A program with a client of the running server: it is run in asyncio and in trio.
+program = given_by(lambda work, run: run(work), "run", "client")
