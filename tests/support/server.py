@@ -1,5 +1,6 @@
 """A server in memory, and peers that speak to it: by command, or with any bytes at all."""
 
+import errno
 import functools
 import itertools
 import sqlite3
@@ -8,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+import pytest
 import trio
 from trio.testing import (
     MemoryReceiveStream,
@@ -18,7 +20,7 @@ from trio.testing import (
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
-from segments.errors import UnreadableError
+from segments.errors import StorageError, UnreadableError
 from streamd.broker.catalog import catalog, schema as catalog_schema
 from streamd.broker.streams import history
 from streamd.broker.virtual_host import VirtualHost
@@ -483,6 +485,20 @@ class Harness:
         client = MemoryTransport(doors, receiver=cast("Any", peers.receive_stream))
         self._nursery.start_soon(relay, client, MemoryTransport(ours))
         return peers
+
+    async def refuse(
+        self, name: str, monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC
+    ) -> Callable[[], None]:
+        """The disk takes no messages of a stream, until what is returned is called."""
+        stream = self.host.find(name)
+        await stream.ready()
+        log, append = stream.log, stream.log.append
+
+        def refuse(*_: object) -> None:
+            raise StorageError("write", "x", OSError(code, "no room"))
+
+        monkeypatch.setattr(log, "append", refuse)
+        return lambda: monkeypatch.setattr(log, "append", append)
 
     async def peer(self, **login: Any) -> Peer:
         """A peer that has logged in."""
