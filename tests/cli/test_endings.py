@@ -150,6 +150,7 @@ def _interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+MISSING = "stream does not exist; `streamd stream list` shows those that do"
 GROUPS = sorted({name[:-1] for name in COMMANDS})
 
 
@@ -163,8 +164,8 @@ def test_lists_of_commands_are_not_cut_off(shared: CommandLine, group: tuple[str
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (("consume", "none"), "; `streamd stream list` shows those that do"),
-        (("publish", "none"), "; `streamd stream list` shows those that do"),
+        (("consume", "none"), f"cannot read none: {MISSING}"),
+        (("publish", "none"), f"cannot publish to none: {MISSING}"),
         (
             ("stream", "list", "--uri", "rabbitmq-stream://guest:wrong@localhost/"),
             "; user and password are given in --uri or STREAMD_URI",

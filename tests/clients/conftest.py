@@ -19,11 +19,8 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("clients")
-    process = ServerProcess(folder / "data", module="tests.support.impatient")
-    try:
-        yield process.start()
-    finally:
-        process.end()
+    with ServerProcess(folder / "data", module="tests.support.impatient") as process:
+        yield process
     assert "Traceback" not in process.log.read_text()
 
 

@@ -129,7 +129,7 @@ def test_something_else_there(answer: bytes, reason: str, backend: str) -> None:
 @BACKENDS
 def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
     """Every waiting call fails; none hangs."""
-    server = ServerProcess(tmp_path / "data").start()
+    server = ServerProcess(tmp_path / "data")
     errors: list[str] = []
 
     async def consume(uri: str) -> None:
@@ -163,10 +163,8 @@ def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
                 await anyio.sleep(0.5)
                 server.kill()
 
-    try:
+    with server:
         anyio.run(main, backend=backend)
-    finally:
-        server.end()
     assert len(errors) == 2
     assert all("localhost" in error for error in errors)
 

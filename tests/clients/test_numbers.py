@@ -217,26 +217,6 @@ class TestProducers:
                     await producer.send(message(number), publishing_id=number)
             assert await producer.send(message(6), filter_value="v") == 6
 
-    @with_server
-    async def test_end_with_what_fits_into_no_frame_any_more(
-        self, network: Network, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async with network.client() as client, client.producer("s", name="p") as producer:
-            network.is_away = True
-            network.streams[-1].kill()
-            await trio.testing.wait_all_tasks_blocked()
-            for body in (b"1", b"x" * 3_000, b"3"):
-                await producer.send(
-                    Message(body, application_properties={"p": "v"}), filter_value="v"
-                )
-            monkeypatch.setattr("clients.connection._FRAME_MAX", 2_000)
-            network.is_away = False
-            with pytest.raises(PublishFailed) as failed:
-                await producer.flush()
-            too_large = ResponseCode.FRAME_TOO_LARGE
-            assert failed.value.refused == [(2, too_large), (3, BEHIND)]
-            assert await contents(client, "s") == [1]
-
 
 class TestSuperProducers:
     @pytest.mark.parametrize("gone", range(3))

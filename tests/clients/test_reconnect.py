@@ -21,6 +21,8 @@ from clients import (
     connect,
     reconnecting,
 )
+from segments.disk import OsDisk
+from segments.verify import verify
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
 from tests.support.proxy import Cut, CuttingProxy
 
@@ -209,7 +211,7 @@ class TestConsumers:
 class TestRequests:
     @BACKENDS
     def test_wait_while_the_connection_is_lost(self, tmp_path: Path, backend: str) -> None:
-        server = ServerProcess(tmp_path / "data").start()
+        server = ServerProcess(tmp_path / "data")
 
         async def main() -> None:
             async with connect(server.uri) as client, anyio.create_task_group() as tasks:
@@ -224,13 +226,11 @@ class TestRequests:
         def restart() -> None:
             server.start()
 
-        try:
+        with server:
             run(main, backend)
-        finally:
-            server.end()
 
     def test_fail_once_it_is_gone_for_good(self, tmp_path: Path) -> None:
-        server = ServerProcess(tmp_path / "data").start()
+        server = ServerProcess(tmp_path / "data")
 
         async def main() -> None:
             async with connect(server.uri, retry_seconds=0.5) as client:
@@ -242,10 +242,8 @@ class TestRequests:
                     with pytest.raises(ConnectionLost):
                         await client.stats("s")
 
-        try:
+        with server:
             run(main)
-        finally:
-            server.end()
 
     def test_fail_when_the_user_may_not_enter_again(self, running_server: ServerProcess) -> None:
         async def main() -> None:
@@ -266,7 +264,7 @@ class TestRequests:
 @pytest.mark.slow
 def test_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
     """A producer and a consumer with names go on through it all."""
-    server = ServerProcess(tmp_path / "data").start()
+    server = ServerProcess(tmp_path / "data")
     total = 20_000
     found: list[int] = []
 
@@ -292,7 +290,7 @@ def test_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with connect(server.uri) as client:
-            await client.create("s")
+            await client.create("s", segment_size=50_000)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(publish_all)
             tasks.start_soon(consume_all)
@@ -301,10 +299,12 @@ def test_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
                 server.kill()
                 await anyio.to_thread.run_sync(server.start)
 
-    try:
+    with server:
         run(main)
-    finally:
-        server.end()
+        assert server.stop() == 0
+    (folder,) = server.data.glob("streams/*/s")
+    assert len(list(folder.glob("*.segment"))) > 1
+    assert list(verify(OsDisk(), str(folder))) == []
     assert found == list(range(total))
 
 

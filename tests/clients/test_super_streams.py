@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from clients import Client, Message, StreamDoesNotExist, StreamError, StreamExists, connect
+from clients import Client, Message, StreamDoesNotExist, StreamExists, connect
 from clients.super_stream import NoRoute, partition_number
 from tests.clients.conftest import Runner, program
 from tests.support.process import PATIENCE_SECONDS
@@ -80,14 +80,6 @@ class TestSuperStreams:
         with pytest.raises(StreamDoesNotExist):
             async with client.super_consumer("none"):
                 pass
-
-    @program
-    async def test_a_partition_that_goes_away(self, client: Client, stream: str) -> None:
-        await client.create_super_stream(stream, 2)
-        async with client.super_consumer(stream, offset="first") as messages:
-            await client.delete(f"{stream}-1")
-            with pytest.raises(StreamError, match="is gone"):
-                await anext(messages)
 
 
 class Worker:

@@ -213,26 +213,6 @@ async def publish(client: Client, stream: str, *created: datetime | None) -> Non
 
 class TestOffsetsThatAreTimes:
     @program
-    async def test_what_was_created_before_is_left_out_of_the_first_chunk(
-        self, client: Client, stream: str
-    ) -> None:
-        await client.create(stream)
-        await publish(client, stream, None)
-        await anyio.sleep(0.02)
-        since = datetime.now(UTC)
-        before, after = since - timedelta(seconds=1), since + timedelta(milliseconds=1)
-        await anyio.sleep(0.02)
-        await publish(client, stream, before, after, None, before, before)
-        await publish(client, stream, before, after)
-        ways: list[dict[str, Any]] = [{}, {"sql": "TRUE"}, {"sql": "properties.to IS NULL"}]
-        for way in ways:
-            async with client.consumer(stream, offset=since, until_end=True, **way) as messages:
-                assert [message.offset async for message in messages] == [2, 3, 6, 7]
-                assert messages.last_offset == 7
-            assert messages.counts.messages == messages.counts.matched == 4
-            assert messages.counts.chunks == 2
-
-    @program
     async def test_a_chunk_of_which_nothing_is_left(self, client: Client, stream: str) -> None:
         await client.create(stream)
         since = datetime.now(UTC)

@@ -21,8 +21,7 @@ from streamd.broker.search_places import InTurns
 from streamd.console import downloads, messages
 from streamd.console.app import Console
 from streamd.console.message_view import SHOWN_HEX, SHOWN_TEXT, full_of, hex_dump, row_of, visible
-from tests.support.console import Visitor, console_of, visitor
-from tests.support.http import add_user
+from tests.support.console import Visitor, console_of, entered
 from tests.support.odd_messages import VALUES
 from tests.support.server import Harness, Peer
 
@@ -485,9 +484,7 @@ async def test_a_search_ends_with_its_session_and_its_right(
     answer = await browser.get(f"{PATH}?after=x", **POLL)
     assert answer.status_code == 401
 
-    await add_user(server, "bob", "management")
-    bob = visitor(server)
-    await bob.log_in("bob")
+    bob = await entered(server, "bob", "management")
 
     async def take() -> None:
         await trio.sleep(1)

@@ -80,33 +80,6 @@ class TestPikaBlocking:
             (returned,) = caught.value.messages
             assert (returned.method.reply_text, returned.body) == ("NO_ROUTE", b"body")
 
-    @pytest.mark.parametrize(
-        ("arguments", "durable", "text"),
-        [(None, False, "x-queue-type=stream"), (STREAM, False, "durable"), ({}, True, "stream")],
-    )
-    def test_declared_wrongly(
-        self, shared: ServerProcess, arguments: Any, durable: bool, text: str
-    ) -> None:
-        with channel_to(shared) as channel:
-            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=text) as caught:
-                channel.queue_declare("s", durable=durable, arguments=arguments)
-            assert caught.value.reply_code == 406
-
-    def test_a_bad_selector_shows_the_place(self, shared: ServerProcess) -> None:
-        with channel_to(shared) as channel:
-            channel.queue_declare("s", durable=True, arguments=STREAM)
-            channel.basic_qos(prefetch_count=1)
-            with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-                channel.basic_consume("s", print, arguments={"x-stream-sql": "n >"})
-            assert caught.value.reply_text.endswith("^")
-
-    def test_get_ends_the_connection(self, shared: ServerProcess) -> None:
-        channel = pika.BlockingConnection(parameters_for(shared)).channel()
-        channel.queue_declare("s", durable=True, arguments=STREAM)
-        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-            channel.basic_get("s")
-        assert caught.value.reply_code == 540
-
     def test_a_deleted_queue_ends_its_consumers(self, shared: ServerProcess) -> None:
         with channel_to(shared) as channel, channel_to(shared) as other:
             channel.queue_declare("s", durable=True, arguments=STREAM)
@@ -151,18 +124,6 @@ class TestPikaBlocking:
                 channel.exchange_declare("odd", "odd")
             assert caught.value.reply_code == 406
 
-    def test_a_restart(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel:
-            channel.queue_declare("s", durable=True, arguments=STREAM)
-            channel.confirm_delivery()
-            channel.basic_publish("", "s", b"before")
-        server.stop()
-        server.start()
-        with channel_to(server) as channel:
-            channel.confirm_delivery()
-            channel.basic_publish("", "s", b"after")
-            assert [body for _, body in take(channel, "s", 2)] == [b"before", b"after"]
-
 
 def test_pika_on_asyncio(shared: ServerProcess) -> None:
     """The adapter of callbacks: 500 messages confirmed, some at once; then consumed."""
@@ -206,10 +167,6 @@ def test_pika_on_asyncio(shared: ServerProcess) -> None:
 
 
 class TestAioPika:
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
     def run(self, server: ServerProcess, main: Any) -> None:
         async def with_connection() -> None:
             async with await aio_pika.connect_robust(server.amqp_uri) as connection:

@@ -194,12 +194,9 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_what_is_typed_prints_what_is_shown(page: Page, commands: Path, tmp_path: Path) -> None:
     http = ("--http-port", "0") if "15672" in page.text else ()
     http += ("--metrics-port", "0") if "15692" in page.text else ()
-    server = ServerProcess(tmp_path / "data", *http).start()
-    try:
+    with ServerProcess(tmp_path / "data", *http) as server:
         path = without_java(tmp_path) if page.needs_spark else ""
         found = first_wrong(page, Reader(server, tmp_path, commands, path))
-    finally:
-        server.end()
     if found:
         pytest.fail(found, pytrace=False)
 
@@ -365,9 +362,8 @@ class TestHarness:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path_factory.mktemp("harness") / "data").start()
-    yield process
-    process.end()
+    with ServerProcess(tmp_path_factory.mktemp("harness") / "data") as process:
+        yield process
 
 
 def test_every_example_is_typed_on_some_page() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.test_nodes import GUEST, _Two
+from tests.e2e.test_nodes import GUEST, _Two, two
 from tests.support.process import ServerProcess
+
+__all__ = ["two"]
 
 
 @pytest.fixture
@@ -117,20 +119,13 @@ def test_a_standby_has_descriptors_for_all_that_it_takes(
     assert "Errno 24" not in log
 
 
-def test_a_browser_without_tls_can_log_in_at_a_standby(tmp_path: Path) -> None:
+def test_a_browser_without_tls_can_log_in_at_a_standby(two: _Two) -> None:
     """Where the leader has a port inside TLS, it is asked there, but the browser is not."""
-    two = _Two(tmp_path)
-    try:
-        for node in two.nodes:
-            node.start()
-        url = f"http://localhost:{two.standby.http_port}/login"
-        form = {"user": "guest", "password": "guest"}
-        answer = httpx.post(url, data=form, headers={"origin": url.removesuffix("/login")})
-        assert "streamd_session" in answer.headers["set-cookie"]
-        assert "secure" not in answer.headers["set-cookie"].lower()
-    finally:
-        for node in two.nodes:
-            node.end()
+    url = f"http://localhost:{two.standby.http_port}/login"
+    form = {"user": "guest", "password": "guest"}
+    answer = httpx.post(url, data=form, headers={"origin": url.removesuffix("/login")})
+    assert "streamd_session" in answer.headers["set-cookie"]
+    assert "secure" not in answer.headers["set-cookie"].lower()
 
 
 @pytest.mark.parametrize("asked", ["leader", "standby"])

@@ -57,8 +57,7 @@ class TestManager:
                     if rest and re.fullmatch(rest[0], line):
                         rest.pop(0)
 
-        try:
-            process.start()
+        with manager, process:
             hear("READY=1")
             hear("STATUS=0 streams, 0 connections")
             hear("WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1")
@@ -66,9 +65,6 @@ class TestManager:
             hear("RELOADING=1", r"MONOTONIC_USEC=\d+", "READY=1", "WATCHDOG=1")
             assert process.stop() == 0
             hear("STOPPING=1", r"EXTEND_TIMEOUT_USEC=\d+")
-        finally:
-            process.end()
-            manager.close()
 
     def test_nobody_listens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
@@ -173,16 +169,14 @@ class TestPing:
         authority, pem, ca = trustme.CA(), tmp_path / "server.pem", tmp_path / "ca.pem"
         authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(pem))
         authority.cert_pem.write_to_path(str(ca))
-        process = ServerProcess(tmp_path / "data", "--tls-port", "0", "--tls-certificate", str(pem))
-        try:
-            process.start()
+        with ServerProcess(
+            tmp_path / "data", "--tls-port", "0", "--tls-certificate", str(pem)
+        ) as process:
             uri = f"rabbitmq-stream+tls://localhost:{process.tls_port}"
             assert "answers" in streamd("ping", "--uri", f"{uri}?cacertfile={ca}").stdout
             self.check_failure("not trusted", uri)
             plain = f"rabbitmq-stream+tls://localhost:{process.port}"
             self.check_failure("is it a port for TLS", plain)
-        finally:
-            process.end()
 
     def check_failure(self, reason: str, uri: str, *more: str) -> None:
         result = streamd("ping", "--uri", uri, *more, code=1)
@@ -250,17 +244,15 @@ def objects(log: str) -> list[dict[str, Any]]:
 
 class TestJsonLog:
     def test_a_life(self, tmp_path: Path) -> None:
-        process = ServerProcess(tmp_path / "data", "--log-format", "json", "--http-port", "0")
-        try:
-            process.start()
+        with ServerProcess(
+            tmp_path / "data", "--log-format", "json", "--http-port", "0"
+        ) as process:
             stream = (sys.executable, "-m", "streamd", "stream", "create", "flights")
             subprocess.run(stream, env=os.environ | {"STREAMD_URI": process.uri}, check=True)
             with socket.create_connection(("localhost", process.port)) as peer:
                 peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 peer.recv(100)
             assert process.stop() == 0
-        finally:
-            process.end()
         found = objects(process.log.read_text())
         assert found[0]["message"].startswith(f"streamd {__version__}, data in ")
         (created,) = [entry for entry in found if entry["message"] == "created stream flights"]

@@ -22,7 +22,7 @@ from streamd.config import Config
 from streamd.net.tls import Certificates
 from streamd.wire.stream import commands as c
 from tests.e2e.test_rstream import flight, publish_and_wait
-from tests.e2e.test_serve import slow_subscriber
+from tests.e2e.test_stop import SUBSCRIBE, raw
 from tests.support.process import wait_until
 from tests.support.tls import TlsServer
 
@@ -189,7 +189,7 @@ def test_memory_while_a_consumer_inside_tls_reads_nothing(own: Tls) -> None:
         highest = 0
         async with connect(own.uri()) as client:
             await client.create("s")
-            with slow_subscriber(own.server.tls_port, own.context()):
+            with raw(own.server.tls_port, SUBSCRIBE, tls=own.context()):
                 async with client.producer("s") as producer:
                     for _ in range(60):
                         await producer.send_all([b"x" * 100_000] * 10)

@@ -105,6 +105,12 @@ class ServerProcess:
         self.ready_line, self.role = line, match[11] or ""
         return self
 
+    def __enter__(self) -> "ServerProcess":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def _first_line(self) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
