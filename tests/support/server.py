@@ -245,7 +245,33 @@ class Chunk(NamedTuple):
     bodies: list[bytes]
 
 
-class Peer:
+class AnyPeer:
+    """A client, whatever it speaks, of which `next` is what comes next."""
+
+    async def next(self) -> Any:
+        raise NotImplementedError
+
+    async def expect(self, kind: type[Answer]) -> Answer:
+        """What comes next, which must be of a kind."""
+        found = await self.next()
+        assert isinstance(found, kind), found
+        return found
+
+    async def silence(self, seconds: float = 1) -> None:
+        """Nothing arrives for a while."""
+        with trio.move_on_after(seconds):
+            raise AssertionError(f"silence was expected, not {await self.next()}")
+
+    async def ended(self) -> None:
+        """The server ends the connection, saying nothing more."""
+        try:
+            found = await self.next()
+        except (trio.EndOfChannel, trio.BrokenResourceError):
+            return
+        raise AssertionError(f"an end was expected, not {found}")
+
+
+class Peer(AnyPeer):
     """A client that sends and reads only what a test asks for.
 
     Attributes:
@@ -292,12 +318,6 @@ class Peer:
     async def code(self, kind: type[Any], *fields: Any) -> int:
         """The code that a request is answered with."""
         return int((await self.ask(kind, *fields)).code)
-
-    async def expect(self, kind: type[Answer]) -> Answer:
-        """The next command, which must be of a kind."""
-        command = await self.next()
-        assert isinstance(command, kind), command
-        return command
 
     async def log_in(
         self,
@@ -386,20 +406,6 @@ class Peer:
             found += (await self.chunk()).bodies
         assert len(found) == count
         return found
-
-    async def silence(self, seconds: float = 1) -> None:
-        """Nothing arrives for a while."""
-        with trio.move_on_after(seconds):
-            command = await self.next()
-            raise AssertionError(f"silence was expected, not {command}")
-
-    async def ended(self) -> None:
-        """The server ends the connection, saying nothing more."""
-        try:
-            command = await self.next()
-        except (trio.EndOfChannel, trio.BrokenResourceError):
-            return
-        raise AssertionError(f"an end was expected, not {command}")
 
     async def vanish(self) -> None:
         """Drop the connection without a word."""
