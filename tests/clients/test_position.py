@@ -265,29 +265,16 @@ class TestAnotherStream:
         self, network: Network, other: Client, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
     ) -> None:
         """After the consumer has looked for its place, before it asks for messages."""
-        request = ClientConnection.request
-        is_due = is_first
-
-        async def interrupted(
-            connection: ClientConnection, kind: type[Any], *fields: Any, **options: Any
-        ) -> Any:
-            nonlocal is_due
-            if kind is c.Subscribe and is_due:
-                is_due = False
-                await anew(other)
-                await publish(other, *range(1_000, 1_020))
-            return await request(connection, kind, *fields, **options)
-
-        monkeypatch.setattr(ClientConnection, "request", interrupted)
+        again = Again(monkeypatch, other, c.Subscribe, is_before=True)
+        again.is_due = is_first
         await publish(other, *range(10))
         async with network.client() as client, client.consumer("s", offset=7) as messages:
             if not is_first:
                 assert await taken(messages, 1) == [7]
                 await lose(network)
-                is_due = True
+                again.is_due = True
                 await come_back(network, client)
-            found = await first_new(messages)
-            assert found == [1_000]
+            assert await first_new(messages) == [1_000]
             assert messages.moved is not None
             assert messages.moved.is_other_stream
 
@@ -297,21 +284,7 @@ class TestAnotherStream:
         self, network: Network, other: Client, monkeypatch: pytest.MonkeyPatch, *, is_single: bool
     ) -> None:
         """It was stored while the connection was lost, and the stream is made again just then."""
-        request = ClientConnection.request
-        is_due = False
-
-        async def interrupted(
-            connection: ClientConnection, kind: type[Any], *fields: Any, **options: Any
-        ) -> Any:
-            nonlocal is_due
-            answer = await request(connection, kind, *fields, **options)
-            if kind is c.DescribeStreams and is_due:
-                is_due = False
-                await anew(other)
-                await publish(other, *range(1_000, 1_020))
-            return answer
-
-        monkeypatch.setattr(ClientConnection, "request", interrupted)
+        again = Again(monkeypatch, other, c.DescribeStreams, is_before=False)
         await publish(other, *range(10))
         async with (
             network.client() as client,
@@ -320,13 +293,38 @@ class TestAnotherStream:
             await taken(messages, 8)
             await lose(network)
             await messages.store_offset(7)
-            is_due = True
+            again.is_due = True
             await come_back(network, client)
-            found = await first_new(messages)
-            assert found == [1_000]
-            assert not is_due
+            assert await first_new(messages) == [1_000]
+            assert not again.is_due
             with pytest.raises(NoOffset):
                 await other.query_offset("s", "c")
+
+
+class Again:
+    """Makes the stream again, once it is due, before a request of a kind or after its answer."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, other: Client, wanted: type[Any], *, is_before: bool
+    ) -> None:
+        self.is_due = False
+        request = ClientConnection.request
+
+        async def interrupted(connection: Any, kind: type[Any], *given: Any, **options: Any) -> Any:
+            if is_before:
+                await make(kind)
+            answer = await request(connection, kind, *given, **options)
+            if not is_before:
+                await make(kind)
+            return answer
+
+        async def make(kind: type[Any]) -> None:
+            if kind is wanted and self.is_due:
+                self.is_due = False
+                await anew(other)
+                await publish(other, *range(1_000, 1_020))
+
+        patch.setattr(ClientConnection, "request", interrupted)
 
 
 async def anew(client: Client) -> None:

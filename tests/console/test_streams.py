@@ -482,8 +482,6 @@ class Page:
     """A page that came back."""
 
     def __init__(self, html: str) -> None:
-        from bs4 import BeautifulSoup  # noqa: PLC0415
-
         self._tree: Any = BeautifulSoup(html, "html.parser")
 
     def problem(self) -> str:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_nodes import GUEST, _Two, two
-from tests.support.process import ServerProcess
+from tests.support.process import ServerProcess, run_streamd
 
 __all__ = ["two"]
 
@@ -41,11 +40,6 @@ def _pids(node: ServerProcess) -> list[int]:
 
 def _num_files(node: ServerProcess) -> int:
     return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in _pids(node))
-
-
-def _streamd(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "streamd", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_the_default_of_advertised_host_makes_no_loop(
@@ -78,7 +72,7 @@ def test_the_cluster_can_be_looked_at_while_nobody_leads(
     started.append(_node(tmp_path, "a", *slow).start())
     started.append(_node(tmp_path, "b", *slow).start())
     started[0].kill()
-    found = _streamd("cluster", "status", "--uri", started[1].uri)
+    found = run_streamd("cluster", "status", "--uri", started[1].uri)
     assert "node" in found.stdout, found.stderr
 
 
@@ -164,5 +158,5 @@ def test_a_standby_is_not_unhealthy_because_nobody_leads(
     started.append(_node(tmp_path, "a", *slow).start())
     started.append(_node(tmp_path, "b", *slow).start())
     started[0].kill()
-    found = _streamd("ping", "--uri", started[1].uri)
+    found = run_streamd("ping", "--uri", started[1].uri)
     assert found.returncode == 0, found.stderr

@@ -19,7 +19,8 @@ from rstream import (
     amqp_decoder,
 )
 
-from tests.support.process import PATIENCE_SECONDS, CountingProxy, ServerProcess
+from tests.support.process import PATIENCE_SECONDS, ServerProcess
+from tests.support.proxy import CuttingProxy
 
 STREAM = "flights"
 Got = list[tuple[int, Any]]
@@ -29,17 +30,17 @@ async def carrier(message: Any) -> str:
     return str(message.application_properties["carrier"])
 
 
-def login(server: ServerProcess | CountingProxy) -> dict[str, Any]:
+def login(server: ServerProcess | CuttingProxy) -> dict[str, Any]:
     host = server.virtual_host if isinstance(server, ServerProcess) else "/"
     user = {"username": "guest", "password": "guest"}
     return user | {"host": "localhost", "port": server.port, "vhost": host}
 
 
-def producer(server: ServerProcess | CountingProxy, **options: Any) -> Producer:
+def producer(server: ServerProcess | CuttingProxy, **options: Any) -> Producer:
     return Producer(**login(server), **options)
 
 
-def consumer(server: ServerProcess | CountingProxy, **options: Any) -> Consumer:
+def consumer(server: ServerProcess | CuttingProxy, **options: Any) -> Consumer:
     return Consumer(**login(server), **options)
 
 
@@ -64,7 +65,7 @@ async def publish_and_wait(sink: Producer, messages: list[Any], **options: Any) 
 
 
 async def collect(
-    server: ServerProcess | CountingProxy,
+    server: ServerProcess | CuttingProxy,
     enough: Callable[[Got], bool],
     offset: ConsumerOffsetSpecification | None = None,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
@@ -180,7 +181,7 @@ class TestFilters:
         two_waves_in(server).stop()
 
         async def read(
-            proxy: CountingProxy, filter_input: FilterConfiguration | None, expected: int
+            proxy: CuttingProxy, filter_input: FilterConfiguration | None, expected: int
         ) -> int:
             before = proxy.to_client
             got = await collect(proxy, lambda got: len(got) >= expected, filter_input=filter_input)
@@ -188,7 +189,7 @@ class TestFilters:
             return proxy.to_client - before
 
         async def main() -> tuple[int, int]:
-            async with CountingProxy(server.port) as proxy:
+            with CuttingProxy(server.port) as proxy:
                 # Clients connect to the address that the server announces: that must be the proxy.
                 server.start("--advertised-port", str(proxy.port))
                 wanted = FilterConfiguration(values_to_filter=["HA"], predicate=None)

@@ -1,13 +1,10 @@
 """`streamd serve` as an operator meets it: starting, refusing to start, stopping, full disks."""
 
 import contextlib
-import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -27,33 +24,13 @@ from streamd.config import Config
 from streamd.http_api.serving import Listener
 from streamd.server import serve as serve_here
 from tests.e2e.test_stop import SUBSCRIBE, raw
-from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
+from tests.support.process import ServerProcess, run_streamd, wait_until
 
 
-def serve(
-    *options: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def serve(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `streamd serve` where it is expected to end by itself."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "streamd",
-            "serve",
-            "--http-port",
-            "off",
-            "--amqp-port",
-            "0",
-            "--metrics-port",
-            "0",
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        env=os.environ | (environment or {}),
-    )
+    ports = ("--http-port", "off", "--amqp-port", "0", "--metrics-port", "0")
+    return run_streamd("serve", *ports, *options, **environment)
 
 
 class TestRefusals:
@@ -102,19 +79,11 @@ class TestRefusals:
         self.check(serve(*options), reason, code=2)
 
     def test_a_bad_environment(self) -> None:
-        result = serve(environment={"STREAMD_HEARTBEAT": "often"})
+        result = serve(STREAMD_HEARTBEAT="often")
         self.check(result, "STREAMD_HEARTBEAT is 'often', expected a number", code=2)
 
 
 class TestRunning:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_ends_it_in_order(self, server: ServerProcess, number: signal.Signals) -> None:
-        with socket.create_connection(("127.0.0.1", server.port)) as idle:
-            os.kill(server.pid, number)
-            assert idle.recv(1) == b""
-            assert server.wait() == 0
-        assert f"{number.name}: stopping" in server.log.read_text()
-
     def test_settings_from_file_environment_and_options(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

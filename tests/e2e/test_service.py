@@ -11,11 +11,11 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from streamd import __version__
 from streamd.config import Config, describe, load
@@ -23,7 +23,8 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import Pair
 from tests.support import seccomp
-from tests.support.process import ServerProcess
+from tests.support.process import ServerProcess, run_streamd
+from tests.support.tls import TlsServer
 
 UNIT = Path(__file__).parent.parent.parent / "streamd" / "cli" / "streamd.service"
 LOW_PRIORITY = 12  # of the process that indexes keys, than that of the server
@@ -31,13 +32,7 @@ KEYS = ["time", "level", "logger", "message"]
 ABOUT = {"stream", "connection", "user", "vhost", "protocol", "exception"}
 
 
-def streamd(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "streamd", *arguments]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | environment
-    )
-    assert result.returncode == code, result
-    return result
+streamd = partial(run_streamd, code=0)
 
 
 class TestManager:
@@ -166,16 +161,12 @@ class TestPing:
             assert streamd("ping", STREAMD_URI=uri).stdout == said
 
     def test_inside_tls(self, tmp_path: Path) -> None:
-        authority, pem, ca = trustme.CA(), tmp_path / "server.pem", tmp_path / "ca.pem"
-        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(pem))
-        authority.cert_pem.write_to_path(str(ca))
-        with ServerProcess(
-            tmp_path / "data", "--tls-port", "0", "--tls-certificate", str(pem)
-        ) as process:
-            uri = f"rabbitmq-stream+tls://localhost:{process.tls_port}"
-            assert "answers" in streamd("ping", "--uri", f"{uri}?cacertfile={ca}").stdout
+        tls = TlsServer(tmp_path, "--tls-port")
+        with tls.running():
+            uri = f"rabbitmq-stream+tls://localhost:{tls.server.tls_port}"
+            assert "answers" in streamd("ping", "--uri", f"{uri}?cacertfile={tls.ca}").stdout
             self.check_failure("not trusted", uri)
-            plain = f"rabbitmq-stream+tls://localhost:{process.port}"
+            plain = f"rabbitmq-stream+tls://localhost:{tls.server.port}"
             self.check_failure("is it a port for TLS", plain)
 
     def check_failure(self, reason: str, uri: str, *more: str) -> None:

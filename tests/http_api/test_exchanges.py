@@ -571,18 +571,3 @@ async def test_the_answer_names_what_an_import_leaves_out(http: Http) -> None:
     left_out = answer.json()["left_out"]
     assert [row[: len(one)] for row, one in zip(left_out, told, strict=True)] == told
     assert [row["routing_key"] for row in await http.get("bindings")] == ["q", "a"]
-
-
-@pytest.mark.parametrize(
-    ("document", "reason"),
-    [
-        ({"exchanges": [{"vhost": "/"}]}, "exchanges, {'vhost': '/'}: name is missing"),
-        ({"exchanges": [{"name": "x", "vhost": "none"}]}, "no virtual host none"),
-        ({"exchanges": [{"name": "x", "vhost": "/", "durable": 7}]}, "durable is '7', expected"),
-        ({"exchanges": [{"name": "there", "vhost": "/", "type": "topic"}]}, "inequivalent arg"),
-        ({"bindings": [{"source": "x", "vhost": "/"}]}, "destination is missing"),
-    ],
-)
-async def test_definitions_that_cannot_be(http: Http, document: Any, reason: str) -> None:
-    await http.ask("PUT", "exchanges/%2F/there", {"type": "fanout"})
-    assert reason in await http.reason("POST", "definitions", document)

@@ -597,9 +597,15 @@ async def test_definitions_name_what_they_leave_out(http: Http) -> None:
         ({"users": [{"name": "guest", "tags": ""}]}, "last administrator"),
         ({"permissions": [{"user": "none", "vhost": "/"}]}, "configure is missing"),
         ({"vhosts": [{"name": ""}]}, "1 to 255"),
+        ({"exchanges": [{"vhost": "/"}]}, "exchanges, {'vhost': '/'}: name is missing"),
+        ({"exchanges": [{"name": "x", "vhost": "none"}]}, "no virtual host none"),
+        ({"exchanges": [{"name": "x", "vhost": "/", "durable": 7}]}, "durable is '7', expected"),
+        ({"exchanges": [{"name": "there", "vhost": "/", "type": "topic"}]}, "inequivalent arg"),
+        ({"bindings": [{"source": "x", "vhost": "/"}]}, "destination is missing"),
     ],
 )
 async def test_definitions_that_cannot_be(http: Http, document: Any, reason: str) -> None:
+    await http.ask("PUT", "exchanges/%2F/there", {"type": "fanout"})
     assert reason in await http.reason("POST", "definitions", document)
 
 

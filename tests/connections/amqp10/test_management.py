@@ -274,12 +274,6 @@ async def test_messages_and_consumers_are_counted(server: Harness, client: Clien
         ("new", {"arguments": {"x-queue-type": 5}}, 409, "invalid arg 'x-queue-type'"),
         (
             "new",
-            {"arguments": STREAM["arguments"] | {"x-max-length-bytes": "5"}},
-            409,
-            "invalid arg 'x-max-length-bytes' for queue 'new' in vhost '/'",
-        ),
-        (
-            "new",
             {"arguments": STREAM["arguments"] | {"x-message-ttl": 5}},
             409,
             "invalid arg 'x-message-ttl'",

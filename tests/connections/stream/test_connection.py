@@ -5,7 +5,6 @@ import logging
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
 
 from streamd.config import OUTBOX_BYTES
 from streamd.wire.stream import ResponseCode, State, codec, commands as c
@@ -25,19 +24,6 @@ class TestEnd:
         peer.connection.state = State.CLOSING
         assert await peer.next() == c.CloseResponse(9, OK)
         await peer.ended()
-
-    async def test_nothing_is_left_of_a_connection_that_ended(
-        self, server: Harness, peer: Peer
-    ) -> None:
-        await peer.create("s")
-        other = await server.peer()
-        await other.declare("s")
-        await other.subscribe("s")
-        await other.vanish()
-        await wait_all_tasks_blocked()
-        assert len(server.host.observers) == 1
-        assert len(server.server._running) == 1
-        assert not server.host.find("s").waiters
 
     @pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 20, 400])
     async def test_a_peer_that_vanishes_within_a_frame(

@@ -43,23 +43,6 @@ async def test_heartbeats_before_the_end_of_the_login_are_ignored(server: Harnes
     assert await peer.code(c.StreamStats, "none") == ResponseCode.STREAM_DOES_NOT_EXIST
 
 
-async def test_all_of_a_login_in_one_packet(server: Harness) -> None:
-    peer = server.connect()
-    commands = [
-        c.PeerProperties(1, ()),
-        c.SaslHandshake(2),
-        c.SaslAuthenticate(3, "PLAIN", GOOD),
-        c.Tune(1 << 20, 0),
-        c.Open(4, "/"),
-    ]
-    await peer.stream.send_all(b"".join(map(codec.encode, commands)))
-    received = bytearray()
-    while len(received) < 300:
-        received += await peer.stream.receive_some(4096)
-        if b"advertised_port" in received:
-            break
-
-
 @pytest.mark.parametrize("key", [0x0014, 0x8014])
 async def test_both_keys_of_tune(server: Harness, key: int) -> None:
     peer = await greeted(server)
@@ -118,6 +101,7 @@ async def test_an_unknown_virtual_host(server: Harness) -> None:
     [
         codec.encode(c.Open(1, "/")),
         codec.encode(c.Delete(1, "s")),
+        codec.encode(c.Publish(1, 1, bytes(12))),
         codec.encode(c.Close(1, 1, "x")),
         bytes(4),
         b"\0\0\0\6\x75\x30\0\1xx",
