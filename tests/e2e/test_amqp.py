@@ -89,19 +89,19 @@ class TestPikaBlocking:
                 assert body == b"one"
                 other.queue_delete("s")  # the loop ends with it
 
-    def test_wrong_passwords(self, shared: ServerProcess) -> None:
-        credentials = pika.PlainCredentials("guest", "wrong")
-        with (
-            pytest.raises(pika.exceptions.ProbableAuthenticationError),
-            channel_to(shared, credentials=credentials),
-        ):
-            pass
-
-    def test_an_unknown_virtual_host(self, shared: ServerProcess) -> None:
-        with (
-            pytest.raises(pika.exceptions.ProbableAccessDeniedError),
-            channel_to(shared, virtual_host="none"),
-        ):
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"credentials": pika.PlainCredentials("guest", "wrong")}, "AuthenticationError"),
+            ({"virtual_host": "none"}, "AccessDeniedError"),
+        ],
+        ids=["password", "virtual host"],
+    )
+    def test_who_may_not_enter(
+        self, shared: ServerProcess, options: dict[str, Any], error: str
+    ) -> None:
+        refused = getattr(pika.exceptions, f"Probable{error}")
+        with pytest.raises(refused), channel_to(shared, **options):
             pass
 
     def test_heartbeats_and_a_new_secret(self, shared: ServerProcess) -> None:

@@ -372,16 +372,6 @@ class TestMessages:
             follower.send_signal(signal.SIGINT)
             assert follower.wait(10) == 130
 
-    def test_a_reader_that_has_enough(self, streamd: Shell) -> None:
-        streamd("stream", "create", "s")
-        streamd("publish", "s", stdin=flights(*["HA"] * 20_000))
-        command = f"{sys.executable} -m streamd consume s --until-end --uri {streamd.server.uri}"
-        result = subprocess.run(
-            f"{command} | head -1", shell=True, capture_output=True, text=True, check=False
-        )
-        assert len(result.stdout.splitlines()) == 1
-        assert result.stderr == ""
-
 
 class TestAccess:
     def test_users_of_a_running_server(self, alone: Shell) -> None:

@@ -264,12 +264,9 @@ def exchange(
     return m.ExchangeDeclare(0, name, kind, passive, durable, auto_delete, internal, False, table)
 
 
-def connect(
-    server: Harness, *, is_local: bool = True, reads_slowly: bool = False, in_rounds: bool = False
-) -> AmqpPeer:
-    """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
-    stream = server.dial(AMQP, is_local=is_local, reads_slowly=reads_slowly, in_rounds=in_rounds)
-    return AmqpPeer(stream)
+def connect(server: Harness, *, in_rounds: bool = False, **options: Any) -> AmqpPeer:
+    """A peer that has not logged in; see `Harness.dial`."""
+    return AmqpPeer(server.dial(AMQP, in_rounds=in_rounds, **options))
 
 
 async def open_peer(server: Harness, **login: Any) -> AmqpPeer:

@@ -300,12 +300,9 @@ class Amqp10Peer(AnyPeer):
         return error
 
 
-def connect(
-    server: Harness, *, is_local: bool = True, reads_slowly: bool = False, in_rounds: bool = False
-) -> Amqp10Peer:
-    """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
-    stream = server.dial(AMQP, is_local=is_local, reads_slowly=reads_slowly, in_rounds=in_rounds)
-    return Amqp10Peer(stream)
+def connect(server: Harness, *, in_rounds: bool = False, **options: Any) -> Amqp10Peer:
+    """A peer that has not logged in; see `Harness.dial`."""
+    return Amqp10Peer(server.dial(AMQP, in_rounds=in_rounds, **options))
 
 
 async def open_peer(server: Harness, **login: Any) -> Amqp10Peer:

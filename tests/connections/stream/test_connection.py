@@ -2,14 +2,19 @@
 
 import itertools
 import logging
+from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import HealthCheck, given, settings, strategies as st
+from trio.testing import MockClock
 
 from streamd.config import OUTBOX_BYTES
 from streamd.wire.stream import ResponseCode, State, codec, commands as c
+from streamd.wire.stream.publish import Outgoing, encode_entries
 from tests.connections.stream.test_publishing import bodies
-from tests.support.server import LONGEST_WAIT, NEXT, OK, Harness, Peer, frame
+from tests.support.server import LONGEST_WAIT, NEXT, OK, Harness, Peer, frame, harness
+from tests.wire.stream.strategies import COMMANDS
 
 UNKNOWN, TOO_LARGE = ResponseCode.UNKNOWN_FRAME, ResponseCode.FRAME_TOO_LARGE
 
@@ -117,6 +122,41 @@ class TestBadInput:
         await peer.store([b"x" * 1_000_000])
         await peer.publish([b"x" * (1 << 20)])
         assert (await peer.expect(c.Close)).code == TOO_LARGE
+
+
+def test_any_commands_in_any_order_break_nothing_else(tmp_path: Path) -> None:
+    """Random commands, whole and damaged: they end their own connection at worst."""
+    counter = iter(range(10**9))
+
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.tuples(COMMANDS, st.integers(0, 60), st.integers(0, 255)), max_size=12))
+    def check(commands: list[tuple[c.Command, int, int]]) -> None:
+        folder = tmp_path / str(next(counter))
+        trio.run(converse, folder, commands, clock=MockClock(autojump_threshold=0))
+
+    async def converse(folder: Path, commands: list[tuple[c.Command, int, int]]) -> None:
+        async with harness(folder) as server:
+            steady, wild = await server.peer(), await server.peer()
+            await steady.create("s")
+            await steady.declare("s")
+            await steady.subscribe("s", credit=1000)
+            with trio.move_on_after(30):
+                try:
+                    for command, position, value in commands:
+                        raw = bytearray(codec.encode(command))
+                        if position + 4 < len(raw):
+                            raw[position + 4] = value
+                        await wild.stream.send_all(raw)
+                    await wild.stream.send_all(codec.encode(c.Close(1, OK, "")))
+                    while await wild.stream.receive_some(1 << 16):
+                        pass
+                except trio.BrokenResourceError:
+                    pass
+            await steady.publish([b"still here"])
+            while not isinstance(command := await steady.next(), c.Deliver):
+                assert isinstance(command, c.PublishConfirm)
+
+    check()
 
 
 class TestHeartbeats:
@@ -259,6 +299,14 @@ async def test_what_came_before_a_malformed_frame_is_answered(peer: Peer) -> Non
     for number in (1, 2):
         assert await peer.expect(c.CreateResponse) == c.CreateResponse(number, OK)
     await peer.expect(c.Close)
+
+
+async def test_many_small_frames_in_one_packet(peer: Peer) -> None:
+    await peer.create("s")
+    await peer.declare("s")
+    one = [codec.encode(c.Publish(1, 1, encode_entries([Outgoing(n, b"x")]))) for n in range(5000)]
+    await peer.stream.send_all(b"".join(one))
+    assert await peer.confirmed(5000) == list(range(5000))
 
 
 async def test_thousands_of_small_commands_do_not_keep_others_waiting(
