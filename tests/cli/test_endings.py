@@ -7,7 +7,6 @@ only if it does nothing without them.
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.command_line import (
     command_line,
     command_named,
 )
+from tests.support.process import run_streamd
 
 OPTIONS = {
     ("connection", "close"): ["--user", "nobody"],
@@ -150,6 +150,7 @@ def _interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+MISSING = "stream does not exist; `streamd stream list` shows those that do"
 GROUPS = sorted({name[:-1] for name in COMMANDS})
 
 
@@ -163,8 +164,8 @@ def test_lists_of_commands_are_not_cut_off(shared: CommandLine, group: tuple[str
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (("consume", "none"), "; `streamd stream list` shows those that do"),
-        (("publish", "none"), "; `streamd stream list` shows those that do"),
+        (("consume", "none"), f"cannot read none: {MISSING}"),
+        (("publish", "none"), f"cannot publish to none: {MISSING}"),
         (
             ("stream", "list", "--uri", "rabbitmq-stream://guest:wrong@localhost/"),
             "; user and password are given in --uri or STREAMD_URI",
@@ -312,10 +313,7 @@ def test_the_list_of_commands_says_what_their_help_begins_with(name: str) -> Non
 
 @pytest.mark.parametrize("words", [(), ("stream",), ("user",)])
 def test_help_is_shown_in_lines_without_a_command(words: tuple[str, ...]) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "streamd", *words], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 2
+    ended = run_streamd(*words, code=2)
     assert ended.stderr.startswith(f"Usage: {' '.join(('streamd', *words))} [OPTIONS]")
     assert len(ended.stderr.splitlines()) > 10
     assert "\\n" not in ended.stderr

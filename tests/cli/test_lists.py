@@ -1,18 +1,10 @@
 """What is connected, routed and declared, on the command line; and habits from other ones."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import CommandLine, command_line
-
-
-@pytest.fixture
-def streamd(tmp_path: Path) -> Iterator[CommandLine]:
-    with command_line(tmp_path / "data") as commands:
-        yield commands
+from tests.support.command_line import CommandLine
 
 
 def test_connections_and_consumers(streamd: CommandLine) -> None:

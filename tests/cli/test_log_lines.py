@@ -137,7 +137,7 @@ def test_a_long_one_says_how_much_is_left_out() -> None:
 
 
 def test_the_log_of_the_server(tmp_path: Path) -> None:
-    process = ServerProcess(tmp_path / "data").start()
+    process = ServerProcess(tmp_path / "data")
 
     async def main() -> None:
         async with connect(process.uri) as client:
@@ -145,11 +145,9 @@ def test_the_log_of_the_server(tmp_path: Path) -> None:
                 with contextlib.suppress(StreamError):
                     await client.create(name)
 
-    try:
+    with process:
         asyncio.run(main())
         lines = process.log.read_bytes().decode().split("\n")
-    finally:
-        process.end()
     assert any("stream a\\x1b[2J" in line for line in lines)
     assert all(line.isprintable() for line in lines)
     assert max(map(len, lines)) < 2_000

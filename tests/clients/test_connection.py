@@ -1,9 +1,6 @@
 """Connections that fail, break, or lead to something other than a stream server."""
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +12,7 @@ from clients import ConnectionLost, LoginRefused, connect
 from clients.connection import ClientConnection
 from clients.uri import Endpoint, parse_uri
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
+from tests.support.proxy import answering
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -28,27 +26,6 @@ def enter(uri: str, backend: str = "trio") -> None:
             pass
 
     anyio.run(main, backend=backend)
-
-
-@contextmanager
-def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port on which each connection is given to `serve`, then closed."""
-    with socket.create_server(("localhost", 0)) as listening:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    serve(connection)
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
 
 
 class TestAddresses:
@@ -122,14 +99,14 @@ def test_something_else_there(answer: bytes, reason: str, backend: str) -> None:
         connection.recv(1000)
         connection.sendall(answer)
 
-    with listener(serve) as port, pytest.raises(ConnectionLost, match=reason):
+    with answering(serve) as port, pytest.raises(ConnectionLost, match=reason):
         enter(f"rabbitmq-stream://localhost:{port}/", backend)
 
 
 @BACKENDS
 def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
     """Every waiting call fails; none hangs."""
-    server = ServerProcess(tmp_path / "data").start()
+    server = ServerProcess(tmp_path / "data")
     errors: list[str] = []
 
     async def consume(uri: str) -> None:
@@ -163,10 +140,8 @@ def test_a_server_that_dies(tmp_path: Path, backend: str) -> None:
                 await anyio.sleep(0.5)
                 server.kill()
 
-    try:
+    with server:
         anyio.run(main, backend=backend)
-    finally:
-        server.end()
     assert len(errors) == 2
     assert all("localhost" in error for error in errors)
 

@@ -197,11 +197,13 @@ class TestPublishing:
             assert largest
             assert len((await contents(client, "s"))[-1]) == largest
 
+    @pytest.mark.parametrize("name", ["", "p"])
     async def test_a_server_that_comes_back_with_a_lower_limit(
-        self, network: Network, monkeypatch: pytest.MonkeyPatch
+        self, network: Network, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
+        """A producer with a name ends with the first one that fits into no frame any more."""
         async with network.client() as client:
-            async with client.producer("s") as producer:
+            async with client.producer("s", name=name) as producer:
                 producer._connection = None  # so that they wait
                 await producer.send(b"1")
                 await producer.send(b"x" * 3000)
@@ -209,11 +211,12 @@ class TestPublishing:
                 await producer.send(b"2")
                 monkeypatch.setattr(clients.connection, "_FRAME_MAX", 2000)
                 network.streams[-1].kill()
-                with pytest.raises(PublishFailed, match="2 messages were not accepted") as failed:
+                with pytest.raises(PublishFailed, match="messages were not accepted") as failed:
                     await producer.flush()
-            too_large = ResponseCode.FRAME_TOO_LARGE
-            assert failed.value.refused == [(2, too_large), (3, too_large)]
-            assert await contents(client, "s") == [b"1", b"2"]
+            too_large, behind = ResponseCode.FRAME_TOO_LARGE, ResponseCode.PUBLISHER_DOES_NOT_EXIST
+            rest = [(4, behind)] if name else []
+            assert failed.value.refused == [(2, too_large), (3, too_large), *rest]
+            assert await contents(client, "s") == ([b"1"] if name else [b"1", b"2"])
 
 
 class TestConsuming:

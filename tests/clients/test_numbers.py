@@ -23,6 +23,7 @@ from clients import (
     SuperProducer,
 )
 from streamd.wire.stream import ResponseCode
+from tests.clients.conftest import given_by
 from tests.support.client import Disturbance, Network, disturbed
 from tests.support.proxy import Cut
 from tests.support.server import harness
@@ -146,6 +147,9 @@ def run(work: Callable[[Network], Awaitable[None]], folder: Path, cuts: Sequence
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
+with_server = given_by(run, "tmp_path", "network")
+
+
 class TestProducers:
     @given(
         st.sampled_from(["", "p"]),
@@ -193,60 +197,33 @@ class TestProducers:
         run(work, tmp_path_factory.mktemp("numbers"), cuts)
 
     @pytest.mark.parametrize("name", ["", "p"])
-    def test_do_not_take_zero_for_a_confirm(self, tmp_path: Path, name: str) -> None:
+    @with_server
+    async def test_do_not_take_zero_for_a_confirm(self, network: Network, name: str) -> None:
         """The first message is lost with its connection, and the server has nothing of it."""
+        async with network.client() as client, client.producer("s", name=name) as producer:
+            network.streams[-1].cut(Cut(to_server=1))
+            await producer.send(message(0), publishing_id=0, filter_value="v")
+            await producer.flush()
+        async with network.client() as client:
+            assert await contents(client, "s") == [0]
 
-        async def work(network: Network) -> None:
-            async with network.client() as client, client.producer("s", name=name) as producer:
-                network.streams[-1].cut(Cut(to_server=1))
-                await producer.send(message(0), publishing_id=0, filter_value="v")
-                await producer.flush()
-            async with network.client() as client:
-                assert await contents(client, "s") == [0]
-
-        run(work, tmp_path)
-
-    def test_without_a_name_do_not_give_a_number_twice(self, tmp_path: Path) -> None:
+    @with_server
+    async def test_without_a_name_do_not_give_a_number_twice(self, network: Network) -> None:
         """The confirm of one would count for the other."""
-
-        async def work(network: Network) -> None:
-            async with network.client() as client, client.producer("s") as producer:
-                await producer.send(message(5), publishing_id=5, filter_value="v")
-                for number in (5, 4):
-                    with pytest.raises(ValueError, match=f"id is {number}, and 5 was given before"):
-                        await producer.send(message(number), publishing_id=number)
-                assert await producer.send(message(6), filter_value="v") == 6
-
-        run(work, tmp_path)
-
-    def test_end_with_what_fits_into_no_frame_any_more(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def work(network: Network) -> None:
-            async with network.client() as client, client.producer("s", name="p") as producer:
-                network.is_away = True
-                network.streams[-1].kill()
-                await trio.testing.wait_all_tasks_blocked()
-                for body in (b"1", b"x" * 3_000, b"3"):
-                    await producer.send(
-                        Message(body, application_properties={"p": "v"}), filter_value="v"
-                    )
-                monkeypatch.setattr("clients.connection._FRAME_MAX", 2_000)
-                network.is_away = False
-                with pytest.raises(PublishFailed) as failed:
-                    await producer.flush()
-                too_large = ResponseCode.FRAME_TOO_LARGE
-                assert failed.value.refused == [(2, too_large), (3, BEHIND)]
-                assert await contents(client, "s") == [1]
-
-        run(work, tmp_path)
+        async with network.client() as client, client.producer("s") as producer:
+            await producer.send(message(5), publishing_id=5, filter_value="v")
+            for number in (5, 4):
+                with pytest.raises(ValueError, match=f"id is {number}, and 5 was given before"):
+                    await producer.send(message(number), publishing_id=number)
+            assert await producer.send(message(6), filter_value="v") == 6
 
 
 class TestSuperProducers:
     @pytest.mark.parametrize("gone", range(3))
     @pytest.mark.parametrize("flushes", [True, False])
-    def test_a_partition_that_is_gone_costs_the_others_nothing(
-        self, tmp_path: Path, gone: int, *, flushes: bool
+    @with_server
+    async def test_a_partition_that_is_gone_costs_the_others_nothing(
+        self, network: Network, gone: int, *, flushes: bool
     ) -> None:
         """Also where the program is told while it goes on sending."""
         given: list[list[int]] = [[], [], []]
@@ -270,58 +247,47 @@ class TestSuperProducers:
         def key(message: Message) -> str:
             return str(int(message.body) % 3)
 
-        async def work(network: Network) -> None:
-            async with network.client() as client:
-                await client.create_super_stream("super", 3)
+        async with network.client() as client:
+            await client.create_super_stream("super", 3)
+            with pytest.raises(PartitionsFailed) as failed:
+                async with client.super_producer("super", key, by_key=True) as producer:
+                    await publish(producer, network)
+            (stream,) = failed.value.errors
+            assert stream == f"super-{gone}"
+            assert isinstance(failed.value.errors[stream], StreamDoesNotExist)
+            confirmed = producer.producers[stream].num_confirmed
+            missing = len(given[gone]) - confirmed
+            assert failed.value.num_missing == {stream: missing}
+            assert f": {missing} of {stream} (cannot publish to" in str(failed.value)
+            for other in set(range(3)) - {gone}:
+                assert list(dict.fromkeys(await contents(client, f"super-{other}"))) == given[other]
+
+    @with_server
+    async def test_each_partition_says_what_it_refuses(self, network: Network) -> None:
+        async with network.client() as client:
+            await client.create_super_stream("super", 2, arguments=STRICT)
+            async with client.super_producer(
+                "super", lambda m: m.body.decode(), by_key=True, filter_value=lambda _: "w"
+            ) as producer:
+                for key in (b"0", b"1", b"1"):
+                    await producer.send(Message(key, application_properties={"p": "v"}))
                 with pytest.raises(PartitionsFailed) as failed:
-                    async with client.super_producer("super", key, by_key=True) as producer:
-                        await publish(producer, network)
-                (stream,) = failed.value.errors
-                assert stream == f"super-{gone}"
-                assert isinstance(failed.value.errors[stream], StreamDoesNotExist)
-                confirmed = producer.producers[stream].num_confirmed
-                missing = len(given[gone]) - confirmed
-                assert failed.value.num_missing == {stream: missing}
-                assert f": {missing} of {stream} (cannot publish to" in str(failed.value)
-                for other in set(range(3)) - {gone}:
-                    assert (
-                        list(dict.fromkeys(await contents(client, f"super-{other}")))
-                        == given[other]
-                    )
-
-        run(work, tmp_path)
-
-    def test_each_partition_says_what_it_refuses(self, tmp_path: Path) -> None:
-        async def work(network: Network) -> None:
-            async with network.client() as client:
-                await client.create_super_stream("super", 2, arguments=STRICT)
-                async with client.super_producer(
-                    "super", lambda m: m.body.decode(), by_key=True, filter_value=lambda _: "w"
-                ) as producer:
-                    for key in (b"0", b"1", b"1"):
-                        await producer.send(Message(key, application_properties={"p": "v"}))
-                    with pytest.raises(PartitionsFailed) as failed:
-                        await producer.flush()
-                assert failed.value.num_missing == {"super-0": 1, "super-1": 2}
-                assert len(failed.value.refused) == 3
-
-        run(work, tmp_path)
+                    await producer.flush()
+            assert failed.value.num_missing == {"super-0": 1, "super-1": 2}
+            assert len(failed.value.refused) == 3
 
 
 @pytest.mark.parametrize("ask", QUESTIONS)
-def test_questions_are_asked_again(tmp_path: Path, ask: str) -> None:
+@with_server
+async def test_questions_are_asked_again(network: Network, ask: str) -> None:
     """The connection breaks at each step of them; only what changes something is not repeated."""
-
-    async def work(network: Network) -> None:
+    async with network.client() as client:
+        await client.register_selector("s", "g", sql="p = 'v'")
+        await client.create_super_stream("super", 2)
+        await client.set_offset("s", "c", 0)
+    for number in itertools.count(0, 3):
         async with network.client() as client:
-            await client.register_selector("s", "g", sql="p = 'v'")
-            await client.create_super_stream("super", 2)
-            await client.set_offset("s", "c", 0)
-        for number in itertools.count(0, 3):
-            async with network.client() as client:
-                act = partial(QUESTIONS[ask], client)
-                if await disturbed(network, act, Disturbance.KILLED, number):
-                    break
-        assert number
-
-    run(work, tmp_path)
+            act = partial(QUESTIONS[ask], client)
+            if await disturbed(network, act, Disturbance.KILLED, number):
+                break
+    assert number

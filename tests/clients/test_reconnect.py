@@ -1,7 +1,7 @@
 """Connections that are lost and restored: no message is lost, and none duplicated needlessly."""
 
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from clients import (
     connect,
     reconnecting,
 )
+from segments.disk import OsDisk
+from segments.verify import verify
+from tests.clients.conftest import given_by
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
 from tests.support.proxy import Cut, CuttingProxy
 
@@ -56,12 +59,26 @@ async def through(proxy: CuttingProxy, **options: Any) -> AsyncIterator[Client]:
                 raise
 
 
-def run(main: Any, backend: str = "trio") -> Any:
-    async def in_time() -> Any:
+def run(work: Callable[[], Awaitable[None]], backend: str) -> None:
+    async def main() -> None:
         with anyio.fail_after(PATIENCE_SECONDS):
-            return await main()
+            await work()
 
-    return anyio.run(in_time, backend=backend)
+    anyio.run(main, backend=backend)
+
+
+@pytest.fixture
+def backend() -> str:
+    return "trio"
+
+
+in_time = given_by(run, "backend")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path / "data") as process:
+        yield process
 
 
 async def everything(uri: str, stream: str) -> list[bytes]:
@@ -88,26 +105,25 @@ def test_trying_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestProducers:
     @EXAMPLES
-    @given(cuts)
-    @example([Cut(to_server=0), Cut(to_client=0), Cut(to_server=700, reset=True)])
-    def test_with_sub_batches_and_filter_values(
+    @given(cuts=cuts)
+    @example(cuts=[Cut(to_server=0), Cut(to_client=0), Cut(to_server=700, reset=True)])
+    @in_time
+    async def test_with_sub_batches_and_filter_values(
         self, running_server: ServerProcess, cuts: list[Cut]
     ) -> None:
-        async def main() -> None:
-            stream = await fresh_stream(running_server)
-            with CuttingProxy(running_server.port, cuts) as proxy:
-                async with through(proxy) as client, client.producer(stream, name="p") as producer:
-                    for start in range(0, COUNT, 60):
-                        await producer.send_sub_batch(bodies[start : start + 20], "gzip")
-                        for body in bodies[start + 20 : start + 40]:
-                            await producer.send(body)
-                        for body in bodies[start + 40 : start + 60]:
-                            await producer.send(body, filter_value="v")
-            assert await everything(running_server.uri, stream) == bodies
+        stream = await fresh_stream(running_server)
+        with CuttingProxy(running_server.port, cuts) as proxy:
+            async with through(proxy) as client, client.producer(stream, name="p") as producer:
+                for start in range(0, COUNT, 60):
+                    await producer.send_sub_batch(bodies[start : start + 20], "gzip")
+                    for body in bodies[start + 20 : start + 40]:
+                        await producer.send(body)
+                    for body in bodies[start + 40 : start + 60]:
+                        await producer.send(body, filter_value="v")
+        assert await everything(running_server.uri, stream) == bodies
 
-        run(main)
-
-    def test_of_a_stream_that_was_deleted_meanwhile_fail(
+    @in_time
+    async def test_of_a_stream_that_was_deleted_meanwhile_fail(
         self, running_server: ServerProcess
     ) -> None:
         async def publish_for_ever(client: Client, stream: str, proxy: CuttingProxy) -> None:
@@ -118,155 +134,132 @@ class TestProducers:
                     await producer.send(b"x")
                     await anyio.sleep(0.01)
 
-        async def main() -> None:
-            stream = await fresh_stream(running_server)
-            with CuttingProxy(running_server.port) as proxy:
-                async with through(proxy) as client:
-                    # Not available: it reconnected before the stream was deleted, and heard of it.
-                    with pytest.raises((StreamDoesNotExist, StreamNotAvailable)):
-                        await publish_for_ever(client, stream, proxy)
-                    assert not await client.exists(stream)  # the client goes on
-
-        run(main)
+        stream = await fresh_stream(running_server)
+        with CuttingProxy(running_server.port) as proxy:
+            async with through(proxy) as client:
+                # Not available: it reconnected before the stream was deleted, and heard of it.
+                with pytest.raises((StreamDoesNotExist, StreamNotAvailable)):
+                    await publish_for_ever(client, stream, proxy)
+                assert not await client.exists(stream)  # the client goes on
 
 
 class TestConsumers:
     @EXAMPLES
-    @given(cuts, st.sampled_from(["first", 17, "stored"]), st.integers(1, 5))
-    def test_get_each_message_once_in_order(
+    @given(cuts=cuts, offset=st.sampled_from(["first", 17, "stored"]), credit=st.integers(1, 5))
+    @in_time
+    async def test_get_each_message_once_in_order(
         self, running_server: ServerProcess, cuts: list[Cut], offset: int | str, credit: int
     ) -> None:
-        async def main() -> None:
-            stream = await filled_stream(running_server)
-            begin = offset if isinstance(offset, int) else 0
-            with CuttingProxy(running_server.port, cuts) as proxy:
-                async with (
-                    through(proxy) as client,
-                    client.consumer(
-                        stream, offset=offset, name="c", until_end=True, credit=credit
-                    ) as messages,
-                ):
-                    found = []
-                    async for message in messages:
-                        found.append(message.body)
-                        if message.offset % 40 == 0:
-                            await messages.store_offset()
-            assert found == bodies[begin:]
-            async with connect(running_server.uri) as client:
-                assert await client.query_offset(stream, "c") == COUNT - COUNT % 40
-
-        run(main)
+        stream = await filled_stream(running_server)
+        begin = offset if isinstance(offset, int) else 0
+        with CuttingProxy(running_server.port, cuts) as proxy:
+            async with (
+                through(proxy) as client,
+                client.consumer(
+                    stream, offset=offset, name="c", until_end=True, credit=credit
+                ) as messages,
+            ):
+                found = []
+                async for message in messages:
+                    found.append(message.body)
+                    if message.offset % 40 == 0:
+                        await messages.store_offset()
+        assert found == bodies[begin:]
+        async with connect(running_server.uri) as client:
+            assert await client.query_offset(stream, "c") == COUNT - COUNT % 40
 
     @BACKENDS
-    def test_that_begin_with_what_comes_next_miss_nothing(
-        self, running_server: ServerProcess, backend: str
-    ) -> None:
-        async def main() -> None:
-            stream = await filled_stream(running_server)
-            with CuttingProxy(running_server.port) as proxy:
-                async with through(proxy) as client, client.consumer(stream) as messages:
-                    proxy.cut()
-                    await publish(running_server, stream, [b"while it was away"])
-                    assert (await anext(messages)).body == b"while it was away"
-                    assert proxy.num_connections == 2
-
-        run(main, backend)
-
-    def test_ask_by_what_a_stream_declares_that_was_created_anew(
+    @in_time
+    async def test_that_begin_with_what_comes_next_miss_nothing(
         self, running_server: ServerProcess
     ) -> None:
-        async def main() -> None:
-            stream = await fresh_stream(running_server)
-            with CuttingProxy(running_server.port) as proxy:
-                async with (
-                    connect(running_server.uri) as admin,
-                    through(proxy) as client,
-                    client.consumer(stream, offset="first", sql="region = 'EU'") as selected,
-                    client.consumer(
-                        stream, offset="first", filter_values=["EU"], filter_value="region"
-                    ) as filtered,
-                ):
-                    proxy.target = 1  # where nobody listens
-                    proxy.cut()
-                    await admin.delete(stream)
-                    arguments = {"stream-filter-property": "kind,region"}
-                    derived = {"stream-filter-derive": "true"}
-                    await admin.create(stream, arguments=arguments | derived)
-                    async with admin.producer(stream) as producer:
-                        for region in ("US", "EU"):
-                            given = {"kind": "late", "region": region}
-                            message = Message(region.encode(), application_properties=given)
-                            await producer.send(message)
-                            await producer.flush()
-                    proxy.target = running_server.port
-                    assert (await anext(selected)).body == (await anext(filtered)).body == b"EU"
-                    assert "those of kind" in "\n".join(selected.explain())
-                    assert selected.counts.chunks == filtered.counts.chunks == 1
+        stream = await filled_stream(running_server)
+        with CuttingProxy(running_server.port) as proxy:
+            async with through(proxy) as client, client.consumer(stream) as messages:
+                proxy.cut()
+                await publish(running_server, stream, [b"while it was away"])
+                assert (await anext(messages)).body == b"while it was away"
+                assert proxy.num_connections == 2
 
-        run(main)
+    @in_time
+    async def test_ask_by_what_a_stream_declares_that_was_created_anew(
+        self, running_server: ServerProcess
+    ) -> None:
+        stream = await fresh_stream(running_server)
+        with CuttingProxy(running_server.port) as proxy:
+            async with (
+                connect(running_server.uri) as admin,
+                through(proxy) as client,
+                client.consumer(stream, offset="first", sql="region = 'EU'") as selected,
+                client.consumer(
+                    stream, offset="first", filter_values=["EU"], filter_value="region"
+                ) as filtered,
+            ):
+                proxy.target = 1  # where nobody listens
+                proxy.cut()
+                await admin.delete(stream)
+                arguments = {"stream-filter-property": "kind,region"}
+                derived = {"stream-filter-derive": "true"}
+                await admin.create(stream, arguments=arguments | derived)
+                async with admin.producer(stream) as producer:
+                    for region in ("US", "EU"):
+                        given = {"kind": "late", "region": region}
+                        message = Message(region.encode(), application_properties=given)
+                        await producer.send(message)
+                        await producer.flush()
+                proxy.target = running_server.port
+                assert (await anext(selected)).body == (await anext(filtered)).body == b"EU"
+                assert "those of kind" in "\n".join(selected.explain())
+                assert selected.counts.chunks == filtered.counts.chunks == 1
 
 
 class TestRequests:
     @BACKENDS
-    def test_wait_while_the_connection_is_lost(self, tmp_path: Path, backend: str) -> None:
-        server = ServerProcess(tmp_path / "data").start()
-
-        async def main() -> None:
-            async with connect(server.uri) as client, anyio.create_task_group() as tasks:
-                await client.create("s")
-                server.kill()
-                tasks.start_soon(anyio.to_thread.run_sync, restart)
-                with suppress(ConnectionLost):  # on its way, and may be done; else it waits, too
-                    await client.create("t")
-                await client.stats("s")
-                assert await client.exists("s")
-
+    @in_time
+    async def test_wait_while_the_connection_is_lost(self, server: ServerProcess) -> None:
         def restart() -> None:
             server.start()
 
-        try:
-            run(main, backend)
-        finally:
-            server.end()
+        async with connect(server.uri) as client, anyio.create_task_group() as tasks:
+            await client.create("s")
+            server.kill()
+            tasks.start_soon(anyio.to_thread.run_sync, restart)
+            with suppress(ConnectionLost):  # on its way, and may be done; else it waits, too
+                await client.create("t")
+            await client.stats("s")
+            assert await client.exists("s")
 
-    def test_fail_once_it_is_gone_for_good(self, tmp_path: Path) -> None:
-        server = ServerProcess(tmp_path / "data").start()
+    @in_time
+    async def test_fail_once_it_is_gone_for_good(self, server: ServerProcess) -> None:
+        async with connect(server.uri, retry_seconds=0.5) as client:
+            await client.create("s")
+            async with client.consumer("s") as messages:
+                server.kill()
+                with pytest.raises(ConnectionLost, match="refused"):
+                    await anext(messages)
+                with pytest.raises(ConnectionLost):
+                    await client.stats("s")
 
-        async def main() -> None:
-            async with connect(server.uri, retry_seconds=0.5) as client:
-                await client.create("s")
-                async with client.consumer("s") as messages:
-                    server.kill()
-                    with pytest.raises(ConnectionLost, match="refused"):
-                        await anext(messages)
-                    with pytest.raises(ConnectionLost):
-                        await client.stats("s")
-
-        try:
-            run(main)
-        finally:
-            server.end()
-
-    def test_fail_when_the_user_may_not_enter_again(self, running_server: ServerProcess) -> None:
-        async def main() -> None:
-            async with connect(running_server.uri) as admin:
-                await admin.manage("user.add", name="eve", password="x")
-                await admin.manage("permission.set", user="eve", vhost="/", read=".*")
-                with CuttingProxy(running_server.port) as proxy:
-                    uri = f"rabbitmq-stream://eve:x@127.0.0.1:{proxy.port}/"
-                    async with connect(uri) as client:
-                        await admin.manage("user.delete", name="eve")
-                        proxy.cut()
-                        with pytest.raises(LoginRefused):
-                            await client.exists("s")
-
-        run(main)
+    @in_time
+    async def test_fail_when_the_user_may_not_enter_again(
+        self, running_server: ServerProcess
+    ) -> None:
+        async with connect(running_server.uri) as admin:
+            await admin.manage("user.add", name="eve", password="x")
+            await admin.manage("permission.set", user="eve", vhost="/", read=".*")
+            with CuttingProxy(running_server.port) as proxy:
+                uri = f"rabbitmq-stream://eve:x@127.0.0.1:{proxy.port}/"
+                async with connect(uri) as client:
+                    await admin.manage("user.delete", name="eve")
+                    proxy.cut()
+                    with pytest.raises(LoginRefused):
+                        await client.exists("s")
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
+@in_time
+async def test_a_server_that_is_killed_again_and_again(server: ServerProcess) -> None:
     """A producer and a consumer with names go on through it all."""
-    server = ServerProcess(tmp_path / "data").start()
     total = 20_000
     found: list[int] = []
 
@@ -290,21 +283,19 @@ def test_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
                 if len(found) == total:
                     return
 
-    async def main() -> None:
-        async with connect(server.uri) as client:
-            await client.create("s")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(publish_all)
-            tasks.start_soon(consume_all)
-            for _ in range(4):
-                await anyio.sleep(0.3)
-                server.kill()
-                await anyio.to_thread.run_sync(server.start)
-
-    try:
-        run(main)
-    finally:
-        server.end()
+    async with connect(server.uri) as client:
+        await client.create("s", segment_size=50_000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(publish_all)
+        tasks.start_soon(consume_all)
+        for _ in range(4):
+            await anyio.sleep(0.3)
+            server.kill()
+            await anyio.to_thread.run_sync(server.start)
+    assert server.stop() == 0
+    (folder,) = server.data.glob("streams/*/s")
+    assert len(list(folder.glob("*.segment"))) > 1
+    assert list(verify(OsDisk(), str(folder))) == []
     assert found == list(range(total))
 
 

@@ -23,7 +23,7 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.values import Field
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.publish import encode_sub_batch
-from tests.clients.conftest import Runner
+from tests.clients.conftest import program
 from tests.support.amqp import Delivery, open_peer
 from tests.support.client import Network
 from tests.support.logs import entry
@@ -212,83 +212,55 @@ async def publish(client: Client, stream: str, *created: datetime | None) -> Non
 
 
 class TestOffsetsThatAreTimes:
-    def test_what_was_created_before_is_left_out_of_the_first_chunk(
-        self, run: Runner, stream: str
+    @program
+    async def test_a_chunk_of_which_nothing_is_left(self, client: Client, stream: str) -> None:
+        await client.create(stream)
+        since = datetime.now(UTC)
+        await anyio.sleep(0.02)
+        await publish(client, stream, since - timedelta(seconds=1))
+        async with client.consumer(stream, offset=since, until_end=True) as messages:
+            assert [batch async for batch in messages.batches()] == [[]]
+        assert messages.counts.false_chunks == 1
+        async with client.consumer(stream, offset=since, credit=1) as messages:
+            await publish(client, stream, since)
+            assert (await anext(messages)).offset == 1
+
+    @program
+    async def test_a_time_to_come_begins_with_all_that_is_new(
+        self, client: Client, stream: str
     ) -> None:
-        async def work(client: Client) -> None:
-            await client.create(stream)
-            await publish(client, stream, None)
-            await anyio.sleep(0.02)
-            since = datetime.now(UTC)
-            before, after = since - timedelta(seconds=1), since + timedelta(milliseconds=1)
-            await anyio.sleep(0.02)
-            await publish(client, stream, before, after, None, before, before)
-            await publish(client, stream, before, after)
-            ways: list[dict[str, Any]] = [{}, {"sql": "TRUE"}, {"sql": "properties.to IS NULL"}]
-            for way in ways:
-                async with client.consumer(stream, offset=since, until_end=True, **way) as messages:
-                    assert [message.offset async for message in messages] == [2, 3, 6, 7]
-                    assert messages.last_offset == 7
-                assert messages.counts.messages == messages.counts.matched == 4
-                assert messages.counts.chunks == 2
+        await client.create(stream)
+        await publish(client, stream, None)
+        now = datetime.now(UTC)
+        async with client.consumer(stream, offset=now + timedelta(hours=1)) as messages:
+            await publish(client, stream, now)
+            assert (await anext(messages)).offset == 1
 
-        run(work)
+    @program
+    async def test_whose_turn_it_is_in_a_group(self, client: Client, stream: str) -> None:
+        await client.create(stream)
+        since = datetime.now(UTC)
+        await anyio.sleep(0.02)
+        await publish(client, stream, since - timedelta(seconds=1), since)
+        await publish(client, stream, since - timedelta(seconds=1))
+        options: Any = {"offset": since, "name": "g", "single_active": True}
+        async with client.consumer(stream, **options) as second:
+            async with client.consumer(stream, **options) as first:
+                assert [(await anext(second)).offset for _ in range(2)] == [1, 2]
+                assert first.take() is None
+            assert second.is_active
+        async with client.consumer(stream, **options) as again:  # from the beginning
+            assert [(await anext(again)).offset for _ in range(2)] == [1, 2]
 
-    def test_a_chunk_of_which_nothing_is_left(self, run: Runner, stream: str) -> None:
-        async def work(client: Client) -> None:
-            await client.create(stream)
-            since = datetime.now(UTC)
-            await anyio.sleep(0.02)
-            await publish(client, stream, since - timedelta(seconds=1))
-            async with client.consumer(stream, offset=since, until_end=True) as messages:
-                assert [batch async for batch in messages.batches()] == [[]]
-            assert messages.counts.false_chunks == 1
-            async with client.consumer(stream, offset=since, credit=1) as messages:
-                await publish(client, stream, since)
-                assert (await anext(messages)).offset == 1
-
-        run(work)
-
-    def test_a_time_to_come_begins_with_all_that_is_new(self, run: Runner, stream: str) -> None:
-        async def work(client: Client) -> None:
-            await client.create(stream)
-            await publish(client, stream, None)
-            now = datetime.now(UTC)
-            async with client.consumer(stream, offset=now + timedelta(hours=1)) as messages:
-                await publish(client, stream, now)
-                assert (await anext(messages)).offset == 1
-
-        run(work)
-
-    def test_whose_turn_it_is_in_a_group(self, run: Runner, stream: str) -> None:
-        async def work(client: Client) -> None:
-            await client.create(stream)
-            since = datetime.now(UTC)
-            await anyio.sleep(0.02)
-            await publish(client, stream, since - timedelta(seconds=1), since)
-            await publish(client, stream, since - timedelta(seconds=1))
-            options: Any = {"offset": since, "name": "g", "single_active": True}
-            async with client.consumer(stream, **options) as second:
-                async with client.consumer(stream, **options) as first:
-                    assert [(await anext(second)).offset for _ in range(2)] == [1, 2]
-                    assert first.take() is None
-                assert second.is_active
-            async with client.consumer(stream, **options) as again:  # from the beginning
-                assert [(await anext(again)).offset for _ in range(2)] == [1, 2]
-
-        run(work)
-
-    def test_where_the_server_does_not_tell_the_chunk(
-        self, run: Runner, stream: str, monkeypatch: pytest.MonkeyPatch
+    @program
+    async def test_where_the_server_does_not_tell_the_chunk(
+        self, client: Client, stream: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def work(client: Client) -> None:
-            await client.create(stream)
-            since = datetime.now(UTC)
-            await anyio.sleep(0.02)
-            await publish(client, stream, since - timedelta(seconds=1), since)
-            await publish(client, stream, since - timedelta(seconds=1))
-            monkeypatch.setattr(ClientConnection, "knows", lambda *_: False)
-            async with client.consumer(stream, offset=since) as messages:
-                assert [(await anext(messages)).offset for _ in range(2)] == [1, 2]
-
-        run(work)
+        await client.create(stream)
+        since = datetime.now(UTC)
+        await anyio.sleep(0.02)
+        await publish(client, stream, since - timedelta(seconds=1), since)
+        await publish(client, stream, since - timedelta(seconds=1))
+        monkeypatch.setattr(ClientConnection, "knows", lambda *_: False)
+        async with client.consumer(stream, offset=since) as messages:
+            assert [(await anext(messages)).offset for _ in range(2)] == [1, 2]

@@ -2,9 +2,8 @@
 
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,13 @@ import pytest
 import trustme
 
 from clients import ConnectionLost, connect
+from tests.support.proxy import answering
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
 def in_days(number: int) -> datetime:
     return datetime.now(UTC) + timedelta(days=number)
-
-
-@contextmanager
-def listening(answer: Callable[[socket.socket], Any]) -> Iterator[int]:
-    """A port where each connection gets an answer, and its end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with connection, suppress(OSError):
-                        answer(connection)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
 
 
 def reason(backend: str, address: str) -> str:
@@ -104,23 +83,23 @@ class TestCertificates:
         self, authority: Authority, backend: str, name: str, begins: int, ends: int, expected: str
     ) -> None:
         days = {"not_before": in_days(begins), "not_after": in_days(ends)}
-        with listening(authority.serve(name, **days)) as port:
+        with answering(authority.serve(name, **days)) as port:
             uri = f"rabbitmq-stream+tls://localhost:{port}/?cacertfile={authority.file}"
             found = reason(backend, uri)
         assert found.startswith(f"no TLS with localhost:{port}: its certificate {expected}")
 
     def test_an_address_in_numbers(self, authority: Authority, backend: str) -> None:
-        with listening(authority.serve("localhost")) as port:
+        with answering(authority.serve("localhost")) as port:
             uri = f"rabbitmq-stream+tls://127.0.0.1:{port}/?cacertfile={authority.file}"
             assert "is for another host, not 127.0.0.1" in reason(backend, uri)
 
     def test_an_unknown_authority(self, authority: Authority, backend: str) -> None:
-        with listening(authority.serve("localhost")) as port:
+        with answering(authority.serve("localhost")) as port:
             found = reason(backend, f"rabbitmq-stream+tls://localhost:{port}/")
         assert "from an authority that is not trusted here; name the authority's file" in found
 
     def test_a_client_without_certificate(self, authority: Authority, backend: str) -> None:
-        with listening(authority.serve("localhost", asks=True)) as port:
+        with answering(authority.serve("localhost", asks=True)) as port:
             uri = f"rabbitmq-stream+tls://localhost:{port}/?cacertfile={authority.file}"
             found = reason(backend, uri)
         assert "it refuses the client's certificate (tlsv13 alert certificate required)" in found
@@ -128,7 +107,7 @@ class TestCertificates:
 
 @BACKENDS
 def test_a_port_without_tls(backend: str) -> None:
-    with listening(lambda connection: connection.recv(1000)) as port:
+    with answering(lambda connection: connection.recv(1000)) as port:
         found = reason(backend, f"rabbitmq-stream+tls://localhost:{port}/")
     assert "it ended the connection; is it a port for TLS? without TLS the address begins" in found
 
@@ -136,13 +115,13 @@ def test_a_port_without_tls(backend: str) -> None:
         connection.sendall(b"220 hello, this is something else\r\n")
         connection.recv(1000)
 
-    with listening(greet) as port:
+    with answering(greet) as port:
         found = reason(backend, f"rabbitmq-stream+tls://localhost:{port}/")
     assert "what it answers is not TLS; is it a port for TLS?" in found
 
 
 @BACKENDS
 def test_a_port_that_expects_tls(backend: str) -> None:
-    with listening(lambda connection: connection.recv(1000)) as port:
+    with answering(lambda connection: connection.recv(1000)) as port:
         found = reason(backend, f"rabbitmq-stream://localhost:{port}/")
     assert found.endswith(", or expects TLS: then the address begins with rabbitmq-stream+tls://")

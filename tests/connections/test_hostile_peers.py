@@ -368,16 +368,6 @@ def test_the_kernel_asks_for_peers_that_are_silent() -> None:
         assert trio.run(look, accepted) == 1
 
 
-async def test_frames_of_all_kinds_in_the_login(
-    server: Harness, innocent: Callable[[], Any]
-) -> None:
-    peer = server.connect()
-    await peer.stream.send_all(codec.encode(c.Publish(1, 1, bytes(12))))
-    await peer.ended()
-    assert await (await server.peer()).code(c.Create, "s", ()) == OK
-    await innocent()
-
-
 async def test_idle_peers_do_not_hold_up_the_end(server: Harness) -> None:
     """Whatever they speak, and though none of them answers or goes."""
     peer, amqp = await server.peer(), connect(server)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.console import Visitor, entered
 from tests.support.server import Harness, harness
 
 
@@ -12,3 +13,9 @@ from tests.support.server import Harness, harness
 async def server(tmp_path: Path) -> AsyncIterator[Harness]:
     async with harness(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+async def browser(server: Harness) -> Visitor:
+    """An administrator who has logged in."""
+    return await entered(server)

@@ -18,19 +18,12 @@ from streamd.operations.connections import (
 )
 from tests.console.test_rights import connection_of
 from tests.console.test_streams import HOSTILE
-from tests.support.console import Visitor, visitor
+from tests.support.console import Visitor, entered, visitor
 from tests.support.http import Http, add_user
 from tests.support.server import Harness
 
 NOT_YET = "\N{EN DASH}"  # a rate that is not known
 HOST = "/exchanges/%2F"
-
-
-@pytest.fixture
-async def browser(server: Harness) -> Visitor:
-    found = visitor(server)
-    await found.log_in()
-    return found
 
 
 def main_of(answer: httpx.Response) -> str:
@@ -137,8 +130,7 @@ async def test_connections_are_sorted_searched_and_paged(server: Harness, browse
         found = await rows(browser, f"/connections?q={text}", "List of connections")
         assert [row[0].partition("<")[0] for row in found] == [f"10.0.0.1:{number}"]
     assert "No connection has “ <i> ”" in await browser.text("/connections?q=%3Ci%3E")
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada")
     (row,) = await rows(ada, "/connections", "List of connections")
     assert row[:2] == ["10.0.0.1:10", "ada"]
 
@@ -193,15 +185,12 @@ async def test_one_may_close_ones_own_connections(server: Harness) -> None:
     await add_user(server, "ada", "management")
     mine = connection_of(server, "ada")
     server.server.connections.add(mine)
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada")
     assert (await ada.page(f"/connections/{PATH}")).find("button", string="Close")
     assert (await ada.send(f"/connections/{PATH}/close")).status_code == 303
     end: Any = mine.end
     assert end.call_count == 1
-    await add_user(server, "eve", "monitoring")
-    eve = visitor(server)
-    await eve.log_in("eve")
+    eve = await entered(server, "eve", "monitoring")
     assert (await eve.page(f"/connections/{PATH}")).find("button", string="Close") is None
 
 
@@ -405,8 +394,7 @@ async def test_permissions_are_tried(server: Harness, browser: Visitor) -> None:
     assert "may do nothing in the virtual host x" in await browser.text(
         "/permissions?user=ada&vhost=x&name=orders"
     )
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada")
     text = await ada.text(path.format("guest", "x"))
     assert "ada may not configure" in text, "of others nothing is said"
     assert "guest" not in text
@@ -552,9 +540,7 @@ async def test_buttons_are_for_those_who_may(server: Harness, browser: Visitor) 
     await server.host.create("s", [])
     sent = {"kind": "stream", "destination": "s", "key": ""}
     await browser.send(f"{HOST}/amq.topic/bind", sent)
-    await add_user(server, "ada", "management", patterns="^nothing$")
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada", "management", patterns="^nothing$")
     text = str((await ada.page(f"{HOST}/amq.topic")).main)
     assert ">s<" in text
     assert "Unbind" not in text

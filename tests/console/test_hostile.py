@@ -23,8 +23,7 @@ from streamd.console.message_view import SHOWN_PAIRS, SHOWN_TEXT, full_of
 from streamd.engine import Caller
 from streamd.http_api.messages import BadRequest
 from streamd.net import threads
-from tests.support.console import Visitor, console_of, visitor
-from tests.support.http import add_user
+from tests.support.console import Visitor, console_of, entered, visitor
 from tests.support.server import Harness, Peer
 
 MULTIPART = "multipart/form-data; boundary=x"
@@ -44,9 +43,7 @@ async def send_parts(
 
 
 @pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "utf-7", "no-such"])
-async def test_forms_are_utf_8(server: Harness, charset: str) -> None:
-    browser = visitor(server)
-    await browser.log_in()
+async def test_forms_are_utf_8(browser: Visitor, charset: str) -> None:
     fields = {"user": b"\\ud800", "password": b"-" + b"b" * 40_000}
     kind = f"{MULTIPART}; charset={charset}"
     assert "is not in UTF-8" in await send_parts(browser, "/create-user", fields, kind)
@@ -54,9 +51,7 @@ async def test_forms_are_utf_8(server: Harness, charset: str) -> None:
     assert "another login" in await send_parts(browser, "/create-user", fields, kind)
 
 
-async def test_only_files_make_forms_large(server: Harness) -> None:
-    browser = visitor(server)
-    await browser.log_in()
+async def test_only_files_make_forms_large(browser: Visitor) -> None:
     answer = await browser.send("/definitions", {"file": "%" * 60_000})
     assert answer.status_code == 400
     assert "64 KiB" in answer.text
@@ -119,8 +114,7 @@ async def test_what_was_wanted_fits_into_an_address(server: Harness) -> None:
 @pytest.mark.parametrize("offset", ["9" * 5_000, "0" * 30 + "9" * 5_000, "0" * 20 + "7", "-1"])
 async def test_offsets_that_are_none(server: Harness, peer: Peer, offset: str) -> None:
     await peer.create("s")
-    browser = visitor(server)
-    await browser.log_in()
+    browser = await entered(server)
     fields = {"reference": "r", "offset": offset, "sure": "1"}
     code = (await browser.send("/streams/%2F/s/offsets", fields)).status_code
     assert code == (404 if offset == "-1" else 400), "one back from an offset that nobody stored"
@@ -248,9 +242,7 @@ async def test_a_stream_with_many_consumers(
     monkeypatch.setattr(Caller, "sees_all", property(lambda caller: caller.name == "x"))
     text = await browser.text("/streams/%2F/s")
     assert "200 consumers more" in text, "they are the user's own"
-    await add_user(server, "bob", "management")
-    bob = Visitor(app)
-    await bob.log_in("bob")
+    bob = await entered(server, "bob", "management")
     assert "300 consumers of other users" in await bob.text("/streams/%2F/s")
 
 
@@ -269,8 +261,7 @@ async def test_messages_with_thousands_of_values_are_decoded_in_a_thread(
     await peer.declare("s")
     raw = Message(value=[True] * 3_000).encode()
     await peer.store([raw] * 5, 0)
-    browser = visitor(server)
-    await browser.log_in()
+    browser = await entered(server)
     compute, in_threads = threads.compute, 0
 
     async def counted(work: Any, *arguments: Any) -> Any:

@@ -5,7 +5,7 @@ from collections import deque
 
 from bs4 import BeautifulSoup
 
-from tests.support.console import Visitor, visitor
+from tests.support.console import Visitor, entered
 from tests.support.http import add_user
 from tests.support.server import FIRST, Harness
 
@@ -50,8 +50,7 @@ async def follow_all(browser: Visitor) -> dict[str, int]:
 
 async def test_every_link_leads_somewhere(server: Harness) -> None:
     await fill(server)
-    browser = visitor(server)
-    await browser.log_in()
+    browser = await entered(server)
     found = await follow_all(browser)
     assert {a: status for a, status in found.items() if status != 200} == {}
     assert len(found) > 15
@@ -62,8 +61,7 @@ async def test_others_are_led_only_where_they_may_go(server: Harness) -> None:
     await fill(server)
     for tag, patterns in (("management", ""), ("management", ".*"), ("monitoring", "")):
         await add_user(server, "ada", tag, patterns=patterns)
-        browser = visitor(server)
-        await browser.log_in("ada")
+        browser = await entered(server, "ada")
         found = await follow_all(browser)
         wrong = {a: status for a, status in found.items() if status != 200}
         assert wrong == {}, (tag, patterns)

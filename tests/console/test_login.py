@@ -130,9 +130,7 @@ async def test_each_login_has_a_session_of_its_own(server: Harness) -> None:
     assert await other.code("/") == 303
 
 
-async def test_log_out(server: Harness) -> None:
-    browser = visitor(server)
-    await browser.log_in()
+async def test_log_out(browser: Visitor) -> None:
     kept = dict(browser.client.cookies)
     answer = await browser.send("/logout")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")

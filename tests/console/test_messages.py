@@ -21,9 +21,10 @@ from streamd.broker.search_places import InTurns
 from streamd.console import downloads, messages
 from streamd.console.app import Console
 from streamd.console.message_view import SHOWN_HEX, SHOWN_TEXT, full_of, hex_dump, row_of, visible
-from tests.support.console import Visitor, console_of, visitor
-from tests.support.http import add_user
+from tests.support.console import Visitor, console_of, entered
+from tests.support.http import going_away, scope_of
 from tests.support.odd_messages import VALUES
+from tests.support.orders import order, store_orders
 from tests.support.server import Harness, Peer
 
 PATH = "/streams/%2F/s/messages"
@@ -41,14 +42,6 @@ HOSTILE = (
 )
 
 
-def order(number: int) -> bytes:
-    return Message(
-        b'{"order": %d}' % number,
-        Properties(message_id=f"id-{number}"),
-        {"order_id": number, "region": "EU" if number % 2 else "US", "TAGS": "ab"[number % 2]},
-    ).encode()
-
-
 @pytest.fixture
 def application(server: Harness) -> tuple[ASGIApp, Console]:
     return console_of(server)
@@ -57,18 +50,7 @@ def application(server: Harness) -> tuple[ASGIApp, Console]:
 @pytest.fixture
 async def browser(peer: Peer, application: tuple[ASGIApp, Console]) -> Visitor:
     """Somebody who looks at the stream s: 30 orders in several segments."""
-    await peer.create(
-        "s",
-        stream_max_segment_size_bytes="2000",
-        stream_chunk_max_records="3",
-        stream_filter_property="region",
-        stream_filter_derive="true",
-        stream_key_properties="order_id",
-    )
-    await peer.declare("s")
-    for n in range(0, 30, 3):
-        await peer.store([order(n + k) for k in range(3)], n)
-        await trio.sleep(1)
+    await store_orders(peer, stream_key_properties="order_id")
     found = Visitor(application[0])
     await found.log_in()
     return found
@@ -90,6 +72,13 @@ async def store(peer: Peer, name: str, raws: list[bytes], **arguments: str) -> N
     await peer.create(name, **arguments)
     await peer.declare(name, 7)
     await peer.store(raws, 0, 7)
+
+
+async def polled(browser: Visitor, path: object) -> BeautifulSoup:
+    """What a script gets."""
+    answer = await browser.get(str(path), **POLL)
+    assert answer.status_code == 200, answer.text
+    return BeautifulSoup(answer.text, "html.parser")
 
 
 def offsets(page: BeautifulSoup) -> list[int]:
@@ -275,8 +264,7 @@ async def test_the_rest_as_a_script_asks_for_it(browser: Visitor) -> None:
         states.append(summary["data-state"])  # type: ignore[index]
         done.append(float(page.progress["value"]))  # type: ignore[index]
         assert "Not all yet: " in state(page)
-        answer = await browser.get(str(summary["data-piece"]), **POLL)  # type: ignore[index]
-        page = BeautifulSoup(answer.text, "html.parser")
+        page = await polled(browser, summary["data-piece"])  # type: ignore[index]
         found += offsets(page)
     assert found == [3, 17]
     assert len(states) > 3
@@ -298,12 +286,10 @@ async def test_a_script_stops_after_a_while(
     monkeypatch.setattr(messages, "MAX_SECONDS", 3.0)
     page = await browser.page(f"{PATH}?sql=order_id+%3D+99")
     while (summary := page.select_one("#summary"))["data-state"] == "going":  # type: ignore[index]
-        answer = await browser.get(str(summary["data-piece"]), **POLL)  # type: ignore[index]
-        page = BeautifulSoup(answer.text, "html.parser")
+        page = await polled(browser, summary["data-piece"])  # type: ignore[index]
     assert summary["data-state"] == "stopped"  # type: ignore[index]
     assert state(page).startswith("Stopped: 0 messages found")
-    answer = await browser.get(str(summary["data-piece"]), **POLL)  # type: ignore[index]
-    page = BeautifulSoup(answer.text, "html.parser")
+    page = await polled(browser, summary["data-piece"])  # type: ignore[index]
     assert page.select_one("#summary")["data-state"] in ("going", "all")  # type: ignore[index]
 
 
@@ -313,8 +299,7 @@ async def test_pieces_end_at_the_limit(browser: Visitor, monkeypatch: pytest.Mon
     page = await browser.page(f"{PATH}?limit=5")
     found = offsets(page)
     while (summary := page.select_one("#summary"))["data-state"] == "going":  # type: ignore[index]
-        answer = await browser.get(str(summary["data-piece"]), **POLL)  # type: ignore[index]
-        page = BeautifulSoup(answer.text, "html.parser")
+        page = await polled(browser, summary["data-piece"])  # type: ignore[index]
         found += offsets(page)
     assert found == [29, 28, 27, 26, 25]
     assert state(page).startswith("Stopped at the limit: 5 messages.")
@@ -485,9 +470,7 @@ async def test_a_search_ends_with_its_session_and_its_right(
     answer = await browser.get(f"{PATH}?after=x", **POLL)
     assert answer.status_code == 401
 
-    await add_user(server, "bob", "management")
-    bob = visitor(server)
-    await bob.log_in("bob")
+    bob = await entered(server, "bob", "management")
 
     async def take() -> None:
         await trio.sleep(1)
@@ -507,38 +490,11 @@ async def test_a_search_ends_when_its_tab_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(messages, "FIRST_SECONDS", 60.0)
-    gone, sent = trio.Event(), []
-
-    async def receive() -> dict[str, object]:
-        if not sent:
-            sent.append("request")
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(_message: object) -> None:
-        pass
-
     (cookie,) = (f"streamd_session_1={value}" for value in browser.client.cookies.values())
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": "http",
-        "path": PATH,
-        "raw_path": PATH.encode(),
-        "query_string": b"sql=order_id=99",
-        "headers": [(b"host", b"localhost"), (b"cookie", cookie.encode())],
-        "client": ("127.0.0.1", 1),
-        "server": ("localhost", 1),
-        "state": {},
-    }
+    scope = scope_of(PATH, (b"cookie", cookie.encode()), query=b"sql=order_id=99")
     stream = server.host.find("s")  # type: ignore[arg-type]
     before = stream.life._num_holds
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(application[0], scope, receive, send)
-        await trio.sleep(1)
+    async with going_away(application[0], scope) as gone:
         assert stream.life._num_holds == before + 1
         gone.set()
         await trio.sleep(0.1)
@@ -564,10 +520,7 @@ async def test_the_tail_shows_what_comes(browser: Visitor, peer: Peer) -> None:
 
 async def tail(browser: Visitor, page: BeautifulSoup) -> BeautifulSoup:
     """The next turn of the tail."""
-    path = str(page.select_one("#summary")["data-tail"])  # type: ignore[index]
-    answer = await browser.get(path, **POLL)
-    assert answer.status_code == 200, answer.text
-    return BeautifulSoup(answer.text, "html.parser")
+    return await polled(browser, page.select_one("#summary")["data-tail"])  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -589,8 +542,7 @@ async def test_the_tail_passes_over_what_is_too_much(
 
 
 async def test_a_tail_of_a_stream_that_begins_anew(browser: Visitor) -> None:
-    answer = await browser.get(f"{PATH}?live=1&next=1000", **POLL)
-    page = BeautifulSoup(answer.text, "html.parser")
+    page = await polled(browser, f"{PATH}?live=1&next=1000")
     assert offsets(page) == []
     assert str(page.select_one("#summary")["data-tail"]).endswith("next=30")  # type: ignore[index]
     assert (await browser.get(f"{PATH}?live=1&next=x", **POLL)).status_code == 404

@@ -11,8 +11,7 @@ from streamd.broker.streams.history import Moment
 from streamd.broker.streams.log_figures import NO_FIGURES
 from streamd.broker.streams.stream import Stream
 from streamd.console.charts import Chart, make_chart
-from tests.support.console import visitor
-from tests.support.http import add_user
+from tests.support.console import Visitor, entered
 from tests.support.server import FIRST, Harness
 
 
@@ -23,9 +22,7 @@ async def tiles(browser: Any, path: str = "/") -> dict[str, str]:
     }
 
 
-async def test_what_there_is(server: Harness) -> None:
-    browser = visitor(server)
-    await browser.log_in()
+async def test_what_there_is(server: Harness, browser: Visitor) -> None:
     assert "There are no streams yet: create the first one ." in await browser.text("/")
     peer = await server.peer()
     await peer.create("<s>")
@@ -52,8 +49,7 @@ async def test_what_there_is(server: Harness) -> None:
 async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimpleNamespace(total=1_000, free=99)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
-    browser = visitor(server)
-    await browser.log_in()
+    browser = await entered(server)
     for name in ("fine", "<bad>"):
         await server.host.create(name, [])
     server.host.find("<bad>").life._cannot_open("/place: no such <folder>")
@@ -71,10 +67,8 @@ async def test_trouble_is_said_first(server: Harness, monkeypatch: pytest.Monkey
 
 
 async def test_damage_is_trouble_though_the_stream_takes_messages(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
+    server: Harness, browser: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    browser = visitor(server)
-    await browser.log_in()
     await server.host.create("<torn>", [])
     lost = 1_200
     monkeypatch.setattr(Stream, "figures", property(lambda _: NO_FIGURES._replace(num_lost=lost)))
@@ -94,9 +88,7 @@ async def test_a_user_sees_what_is_its_own(server: Harness) -> None:
     peer = await server.peer()
     await peer.create("s")
     await peer.subscribe("s", name="reader")
-    await add_user(server, "ada", "management")
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada", "management")
     assert await tiles(ada) == {
         "Streams": "1",
         "Messages kept": "0 8 B",

@@ -17,7 +17,7 @@ from streamd.console.forms import Form
 from streamd.console.publishing import _message, _values
 from tests.console.test_administration import followed, main_of, refusal
 from tests.console.test_streams import HOSTILE
-from tests.support.console import Visitor, visitor
+from tests.support.console import Visitor, entered, visitor
 from tests.support.http import add_user
 from tests.support.server import Harness, Peer
 
@@ -42,9 +42,7 @@ async def peer(server: Harness) -> Peer:
 
 @pytest.fixture
 async def browser(server: Harness, peer: Peer) -> Visitor:  # noqa: ARG001 - so that s is there
-    found = visitor(server)
-    await found.log_in()
-    return found
+    return await entered(server)
 
 
 async def form_of(browser: Visitor, path: str) -> dict[str, str]:

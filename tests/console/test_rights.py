@@ -18,7 +18,7 @@ from streamd.engine.registry import LiveConnection
 from streamd.net.transport import Address
 from streamd.operations.connections import STREAM_PROTOCOL
 from streamd.operations.names import as_sent
-from tests.support.console import Visitor, console_of, visitor
+from tests.support.console import Visitor, console_of, entered, visitor
 from tests.support.http import add_user
 from tests.support.server import Harness
 
@@ -184,9 +184,7 @@ async def as_ada(server: Harness, *tags: str, right: str = "") -> Visitor:
     await add_user(server, "ada", *tags)
     patterns = [".*" if right in (name, "all") else "" for name in ("configure", "write", "read")]
     await server.server.directory.put_permission(PermissionRow("ada", "/", *patterns))
-    browser = visitor(server)
-    await browser.log_in("ada")
-    return browser
+    return await entered(server, "ada")
 
 
 def test_every_route_is_in_the_table() -> None:

@@ -25,13 +25,6 @@ POLICY = {
 }
 
 
-@pytest.fixture
-async def browser(server: Harness) -> Visitor:
-    found = visitor(server)
-    await found.log_in()
-    return found
-
-
 # -- headers
 
 
@@ -118,9 +111,7 @@ async def test_nothing_else_is_served(server: Harness, name: str) -> None:
     assert (await visitor(server).get(f"/static/{name}")).status_code in (303, 404)
 
 
-async def test_the_first_page_is_small(server: Harness) -> None:
-    browser = visitor(server)
-    await browser.log_in()
+async def test_the_first_page_is_small(browser: Visitor) -> None:
     answer = await browser.get("/")
     files = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', answer.text))
     sizes = [len(gzip.compress((await browser.get(file)).content)) for file in files]

@@ -43,16 +43,7 @@ def order(number: int) -> Message:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with 60 orders in a stream of each of two virtual hosts."""
-    found = ServerProcess(tmp_path_factory.mktemp("snippets") / "data", "--http-port", "0").start()
-    api = httpx.Client(base_url=f"http://127.0.0.1:{found.http_port}/api", auth=("guest", "guest"))
-    host = quote(HOST, safe="")
-    for path, body in (
-        (f"vhosts/{host}", {}),
-        ("users/ada", {"password": "guess-it", "tags": ""}),
-        (f"permissions/{host}/ada", {"configure": ".*", "write": ".*", "read": ".*"}),
-    ):
-        assert api.put(f"/{path}", json=body).is_success
-    api.close()
+    found = ServerProcess(tmp_path_factory.mktemp("snippets") / "data", "--http-port", "0")
 
     async def publish(client: Client) -> None:
         await client.create(NAME, arguments=ARGUMENTS)
@@ -65,11 +56,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             await publish(own)
             await publish(other)
 
-    try:
+    with found:
+        api = httpx.Client(
+            base_url=f"http://127.0.0.1:{found.http_port}/api", auth=("guest", "guest")
+        )
+        host = quote(HOST, safe="")
+        for path, body in (
+            (f"vhosts/{host}", {}),
+            ("users/ada", {"password": "guess-it", "tags": ""}),
+            (f"permissions/{host}/ada", {"configure": ".*", "write": ".*", "read": ".*"}),
+        ):
+            assert api.put(f"/{path}", json=body).is_success
+        api.close()
         beside(fill())
         yield found
-    finally:
-        found.end()
 
 
 CASES = [

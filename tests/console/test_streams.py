@@ -16,8 +16,7 @@ from streamd.console.listing import PAGE_SIZE
 from streamd.console.site import unmarked
 from streamd.engine.segment_map import MAX_BLOCKS, segment_map
 from streamd.wire.stream import commands as c
-from tests.support.console import Visitor, visitor
-from tests.support.http import add_user
+from tests.support.console import Visitor, entered
 from tests.support.server import Harness, Peer
 from tests.support.tier import FakeTier
 
@@ -40,13 +39,6 @@ HOSTILE = (
     "ö" * 500,
     "&amp;",
 )
-
-
-@pytest.fixture
-async def browser(server: Harness) -> Visitor:
-    found = visitor(server)
-    await found.log_in()
-    return found
 
 
 def address(name: str, *more: str) -> str:
@@ -106,9 +98,7 @@ async def test_virtual_hosts_are_listed_where_there_are_several(
     await broker.virtual_hosts["other"].create("t", [])
     assert [row[:2] for row in await rows(browser, "/streams")] == [["s", "/"], ["t", "other"]]
     assert [row[:2] for row in await rows(browser, "/streams?vhost=other")] == [["t", "other"]]
-    await add_user(server, "ada", "management")
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada", "management")
     assert [row[0] for row in await rows(ada, "/streams")] == ["s"]
     assert [row[0] for row in await rows(ada, "/streams?vhost=other")] == ["s"]
 
@@ -349,9 +339,7 @@ async def test_consumers_without_a_name(browser: Visitor, orders: Peer) -> None:
 
 async def test_others_see_that_there_are_more(server: Harness, orders: Peer) -> None:
     await orders.subscribe("s", credit=1, name="reader")
-    await add_user(server, "ada", "management")
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada", "management")
     text = await ada.text("/streams/%2F/s")
     assert "reader" not in text
     assert "1 consumer of other users is not shown." in text
@@ -485,9 +473,7 @@ async def test_a_stream_that_cannot_be_opened(server: Harness, browser: Visitor)
     text = await browser.text("/streams/%2F/s")
     assert "It is not available: /secret/place: <gone>" in text
     assert "in trouble" in await browser.text("/streams")
-    await add_user(server, "ada", "management")
-    ada = visitor(server)
-    await ada.log_in("ada")
+    ada = await entered(server, "ada", "management")
     for path in ("/streams/%2F/s", "/streams", "/"):
         assert "secret" not in str(await ada.page(path))
 
@@ -496,8 +482,6 @@ class Page:
     """A page that came back."""
 
     def __init__(self, html: str) -> None:
-        from bs4 import BeautifulSoup  # noqa: PLC0415
-
         self._tree: Any = BeautifulSoup(html, "html.parser")
 
     def problem(self) -> str:

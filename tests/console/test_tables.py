@@ -9,7 +9,7 @@ from streamd.console.map_names import ROWS, height_of, names_at
 from streamd.console.tables import columns
 from streamd.operations.server import BEHIND_SECONDS
 from streamd.operations.stream_views import Mark
-from tests.support.console import visitor
+from tests.support.console import Visitor
 from tests.support.server import FIRST, Harness
 
 
@@ -23,9 +23,7 @@ def test_cells_know_their_columns() -> None:
         assert td() == ' data-label="State"'
 
 
-async def test_each_card_has_the_titles_of_its_table(server: Harness) -> None:
-    browser = visitor(server)
-    await browser.log_in()
+async def test_each_card_has_the_titles_of_its_table(server: Harness, browser: Visitor) -> None:
     async with server.server.broker.catalog.turn() as turn:
         await server.server.broker.add_virtual_host(turn, "other")
     peer = await server.peer()

@@ -16,12 +16,8 @@ _numbers = itertools.count()
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server for this test alone."""
-    process = ServerProcess(tmp_path / "data", module="tests.support.impatient")
-    try:
-        process.start()
+    with ServerProcess(tmp_path / "data", module="tests.support.impatient") as process:
         yield process
-    finally:
-        process.end()
     assert "Traceback" not in process.log.read_text()
 
 
@@ -30,11 +26,8 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
     """One that nobody stops."""
     folder = tmp_path_factory.mktemp("e2e")
     options = ("--http-port", "0")
-    process = ServerProcess(folder / "data", *options, module="tests.support.impatient")
-    try:
-        yield process.start()
-    finally:
-        process.end()
+    with ServerProcess(folder / "data", *options, module="tests.support.impatient") as process:
+        yield process
 
 
 @pytest.fixture

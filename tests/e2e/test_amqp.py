@@ -80,33 +80,6 @@ class TestPikaBlocking:
             (returned,) = caught.value.messages
             assert (returned.method.reply_text, returned.body) == ("NO_ROUTE", b"body")
 
-    @pytest.mark.parametrize(
-        ("arguments", "durable", "text"),
-        [(None, False, "x-queue-type=stream"), (STREAM, False, "durable"), ({}, True, "stream")],
-    )
-    def test_declared_wrongly(
-        self, shared: ServerProcess, arguments: Any, durable: bool, text: str
-    ) -> None:
-        with channel_to(shared) as channel:
-            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=text) as caught:
-                channel.queue_declare("s", durable=durable, arguments=arguments)
-            assert caught.value.reply_code == 406
-
-    def test_a_bad_selector_shows_the_place(self, shared: ServerProcess) -> None:
-        with channel_to(shared) as channel:
-            channel.queue_declare("s", durable=True, arguments=STREAM)
-            channel.basic_qos(prefetch_count=1)
-            with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
-                channel.basic_consume("s", print, arguments={"x-stream-sql": "n >"})
-            assert caught.value.reply_text.endswith("^")
-
-    def test_get_ends_the_connection(self, shared: ServerProcess) -> None:
-        channel = pika.BlockingConnection(parameters_for(shared)).channel()
-        channel.queue_declare("s", durable=True, arguments=STREAM)
-        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
-            channel.basic_get("s")
-        assert caught.value.reply_code == 540
-
     def test_a_deleted_queue_ends_its_consumers(self, shared: ServerProcess) -> None:
         with channel_to(shared) as channel, channel_to(shared) as other:
             channel.queue_declare("s", durable=True, arguments=STREAM)
@@ -116,19 +89,19 @@ class TestPikaBlocking:
                 assert body == b"one"
                 other.queue_delete("s")  # the loop ends with it
 
-    def test_wrong_passwords(self, shared: ServerProcess) -> None:
-        credentials = pika.PlainCredentials("guest", "wrong")
-        with (
-            pytest.raises(pika.exceptions.ProbableAuthenticationError),
-            channel_to(shared, credentials=credentials),
-        ):
-            pass
-
-    def test_an_unknown_virtual_host(self, shared: ServerProcess) -> None:
-        with (
-            pytest.raises(pika.exceptions.ProbableAccessDeniedError),
-            channel_to(shared, virtual_host="none"),
-        ):
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"credentials": pika.PlainCredentials("guest", "wrong")}, "AuthenticationError"),
+            ({"virtual_host": "none"}, "AccessDeniedError"),
+        ],
+        ids=["password", "virtual host"],
+    )
+    def test_who_may_not_enter(
+        self, shared: ServerProcess, options: dict[str, Any], error: str
+    ) -> None:
+        refused = getattr(pika.exceptions, f"Probable{error}")
+        with pytest.raises(refused), channel_to(shared, **options):
             pass
 
     def test_heartbeats_and_a_new_secret(self, shared: ServerProcess) -> None:
@@ -150,18 +123,6 @@ class TestPikaBlocking:
             with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
                 channel.exchange_declare("odd", "odd")
             assert caught.value.reply_code == 406
-
-    def test_a_restart(self, server: ServerProcess) -> None:
-        with channel_to(server) as channel:
-            channel.queue_declare("s", durable=True, arguments=STREAM)
-            channel.confirm_delivery()
-            channel.basic_publish("", "s", b"before")
-        server.stop()
-        server.start()
-        with channel_to(server) as channel:
-            channel.confirm_delivery()
-            channel.basic_publish("", "s", b"after")
-            assert [body for _, body in take(channel, "s", 2)] == [b"before", b"after"]
 
 
 def test_pika_on_asyncio(shared: ServerProcess) -> None:
@@ -206,10 +167,6 @@ def test_pika_on_asyncio(shared: ServerProcess) -> None:
 
 
 class TestAioPika:
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
     def run(self, server: ServerProcess, main: Any) -> None:
         async def with_connection() -> None:
             async with await aio_pika.connect_robust(server.amqp_uri) as connection:

@@ -21,9 +21,8 @@ _LIMIT = ("--max-connections", "250", "--max-http-connections", "60", "--http-po
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path / "data", *_LIMIT).start()
-    yield running
-    running.end()
+    with ServerProcess(tmp_path / "data", *_LIMIT) as running:
+        yield running
     assert "Traceback" not in running.log.read_text()
 
 
@@ -66,7 +65,7 @@ def test_of_answers_that_nobody_reads(process: ServerProcess) -> None:
     asked = codec.encode(c.Metadata(9, tuple(f"{n:0200}" for n in range(50))))
     with contextlib.ExitStack() as stack:
         for _ in range(20):
-            connection = stack.enter_context(raw(process))
+            connection = stack.enter_context(raw(process.port))
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 while True:

@@ -14,7 +14,6 @@ import httpx
 import pytest
 from rstream import AMQPMessage, Consumer, OnClosedErrorInfo, Producer, amqp_decoder
 
-from clients import connect
 from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
 
 _CREDENTIALS = base64.b64encode(b"guest:guest").decode()
@@ -23,9 +22,8 @@ _HEAD = f"host: localhost\r\nauthorization: Basic {_CREDENTIALS}\r\n"
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[ServerProcess]:
-    running = ServerProcess(tmp_path / "data", "--http-port", "0").start()
-    yield running
-    running.end()
+    with ServerProcess(tmp_path / "data", "--http-port", "0") as running:
+        yield running
 
 
 def client(process: ServerProcess) -> httpx.Client:
@@ -99,20 +97,6 @@ def test_a_connection_of_rstream_is_ended(process: ServerProcess) -> None:
     assert "ended, a test [guest, HTTP" in log
 
 
-def test_a_stream_made_here_is_there(shared: ServerProcess) -> None:
-    path = f"queues/{shared.virtual_host}/s"
-    with client(shared) as http:
-        assert http.put(path, json={}).status_code == 201
-
-    async def publish() -> None:
-        async with connect(shared.uri) as streams, streams.producer("s") as producer:
-            await producer.send(b"x")
-
-    asyncio.run(publish())
-    with client(shared) as http:
-        assert http.get(path).json()["messages"] == 1
-
-
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
@@ -144,9 +128,8 @@ def test_a_peer_that_takes_no_answers_does_not_hold_up_the_end(process: ServerPr
 
 def test_no_more_connections_than_the_setting_allows(tmp_path: Path) -> None:
     limit = ("--http-port", "0", "--max-http-connections", "2")
-    process = ServerProcess(tmp_path / "data", *limit).start()
-    address = ("127.0.0.1", process.http_port)
-    try:
+    with ServerProcess(tmp_path / "data", *limit) as process:
+        address = ("127.0.0.1", process.http_port)
         with socket.create_connection(address) as one, socket.create_connection(address) as two:
             one.sendall(f"GET /api/whoami HTTP/1.1\r\n{_HEAD}\r\n".encode())
             found = b""
@@ -165,5 +148,3 @@ def test_no_more_connections_than_the_setting_allows(tmp_path: Path) -> None:
         with client(process) as http:
             wait_until(lambda: http.get("whoami").status_code == 200)
         assert "the setting max_http_connections is 2" in process.log.read_text()
-    finally:
-        process.end()

@@ -97,12 +97,9 @@ def test_settings_for_browsers_and_proxies(tmp_path: Path) -> None:
     file.write_text('http_path_prefix = "/streamd"\nhttp_allowed_host = ["file.example"]\n')
     options = ("--http-allowed-host", "mq.example", "--http-allowed-host", "mq")
     options += ("--http-port", "0", "--config", str(file))
-    process = ServerProcess(tmp_path / "data", *options).start()
-    try:
+    with ServerProcess(tmp_path / "data", *options) as process:
         url = f"http://127.0.0.1:{process.http_port}/streamd/api/whoami"
         asked = ("mq.example", "mq:80", socket.gethostname(), "file.example")
         login = ("guest", "guest")
         found = [httpx.get(url, auth=login, headers={"host": host}).status_code for host in asked]
         assert found == [200, 200, 200, 403]  # options replace what is in the file
-    finally:
-        process.end()

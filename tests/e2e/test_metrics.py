@@ -18,8 +18,7 @@ def scrape(port: int, path: str = "") -> Scraped:
 
 
 def test_a_port_of_its_own(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "data", "--metrics-port", "0").start()
-    try:
+    with ServerProcess(tmp_path / "data", "--metrics-port", "0") as server:
         assert f" http=off metrics=127.0.0.1:{server.metrics_port}\n" in server.ready_line
         found = scrape(server.metrics_port)
         assert found.of("rabbitmq_process_open_fds") > 5
@@ -30,8 +29,6 @@ def test_a_port_of_its_own(tmp_path: Path) -> None:
         assert scrape(server.metrics_port, "/per-object").of("rabbitmq_connections") == 0
         for one in silent:
             one.close()
-    finally:
-        server.end()
 
 
 def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
@@ -44,12 +41,9 @@ def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
             other.listen()
         except OSError:  # another server on this machine has it: as good
             pass
-        server = ServerProcess(tmp_path / "data", "--metrics-port", "15692").start()
-        try:
+        with ServerProcess(tmp_path / "data", "--metrics-port", "15692") as server:
             assert server.metrics_port == 0
             assert " metrics=off" in server.ready_line
-        finally:
-            server.end()
     assert "cannot listen on 127.0.0.1:15692: Address already in use" in log.read_text()
     assert "this server runs without metrics" in log.read_text()
     with socket.create_server(("127.0.0.1", 0)) as taken:

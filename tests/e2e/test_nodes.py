@@ -60,14 +60,9 @@ class _Two:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[_Two]:
     made = _Two(tmp_path)
-    try:
-        for node in made.nodes:
-            node.start()
+    with made.leader, made.standby:
         assert [node.role for node in made.nodes] == ["leader", "standby"]
         yield made
-    finally:
-        for node in made.nodes:
-            node.end()
     for node in made.nodes:
         assert "Traceback" not in node.log.read_text()
 
@@ -75,23 +70,17 @@ def two(tmp_path: Path) -> Iterator[_Two]:
 def test_nodes_ask_each_other_inside_tls(tmp_path: Path) -> None:
     """There is no other way: they know each other's certificates by the heartbeats."""
     two = _Two(tmp_path, "--leader-locator", "balanced", "--stream-port", "off")
-    try:
-        uris = []
-        for node, authority in zip(two.nodes, two.authorities, strict=True):
-            node.start()
-            uris.append(
-                f"rabbitmq-stream+tls://guest:guest@localhost:{node.tls_port}/"
-                f"?cacertfile={authority}"
-            )
+    with two.leader, two.standby:
+        uris = [
+            f"rabbitmq-stream+tls://guest:guest@localhost:{node.tls_port}/?cacertfile={authority}"
+            for node, authority in zip(two.nodes, two.authorities, strict=True)
+        ]
         for number in range(4):
             for uri in uris:
                 anyio.run(_publish, uri, b"x", f"s{number}")
         for number in range(4):
             for uri in uris:
                 assert anyio.run(_bodies, uri, f"s{number}") == [b"x", b"x"]
-    finally:
-        for node in two.nodes:
-            node.end()
 
 
 def test_all_doors_of_a_standby_lead_to_the_leader(two: _Two) -> None:

@@ -1,14 +1,10 @@
 """`streamd serve` as an operator meets it: starting, refusing to start, stopping, full disks."""
 
 import contextlib
-import os
 import re
 import shutil
-import signal
 import socket
-import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -24,40 +20,17 @@ from anyio import to_thread
 from clients import Client, ConnectionLost, connect
 from clients.connection import open_connection
 from clients.uri import parse_uri
-from segments.disk import OsDisk
-from segments.verify import verify
 from streamd.config import Config
 from streamd.http_api.serving import Listener
 from streamd.server import serve as serve_here
-from streamd.wire.stream import codec, commands as c
-from streamd.wire.stream.fields import OffsetSpecification
-from tests.support.process import PATIENCE_SECONDS, ServerProcess, wait_until
+from tests.e2e.test_stop import SUBSCRIBE, raw
+from tests.support.process import ServerProcess, run_streamd, wait_until
 
 
-def serve(
-    *options: str, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def serve(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `streamd serve` where it is expected to end by itself."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "streamd",
-            "serve",
-            "--http-port",
-            "off",
-            "--amqp-port",
-            "0",
-            "--metrics-port",
-            "0",
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        env=os.environ | (environment or {}),
-    )
+    ports = ("--http-port", "off", "--amqp-port", "0", "--metrics-port", "0")
+    return run_streamd("serve", *ports, *options, **environment)
 
 
 class TestRefusals:
@@ -71,19 +44,14 @@ class TestRefusals:
         if code == 1:
             assert len(lines) == 1, result.stderr
 
-    def test_a_port_in_use(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("option", ["--stream-port", "--http-port"])
+    def test_a_port_in_use(self, tmp_path: Path, option: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            result = serve("--data", str(tmp_path / "data"), "--stream-port", str(port))
+            data = ("--data", str(tmp_path / "data"))
+            result = serve(*data, "--stream-port", "0", option, str(port))
         self.check(result, f"cannot listen on 127.0.0.1:{port}: Address already in use")
-
-    def test_a_port_of_the_http_api_in_use(self, tmp_path: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            options = ("--stream-port", "0", "--http-port", str(port))
-            result = serve("--data", str(tmp_path / "data"), *options)
-        self.check(result, f"cannot listen on 127.0.0.1:{port}: Address already in use")
-        assert "--http-port" in result.stderr
+        assert option == "--stream-port" or option in result.stderr
 
     def test_an_address_that_is_not_ours(self, tmp_path: Path) -> None:
         result = serve("--data", str(tmp_path / "d"), "--host", "192.0.2.1", "--stream-port", "0")
@@ -111,26 +79,19 @@ class TestRefusals:
         self.check(serve(*options), reason, code=2)
 
     def test_a_bad_environment(self) -> None:
-        result = serve(environment={"STREAMD_HEARTBEAT": "often"})
+        result = serve(STREAMD_HEARTBEAT="often")
         self.check(result, "STREAMD_HEARTBEAT is 'often', expected a number", code=2)
 
 
 class TestRunning:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_ends_it_in_order(self, server: ServerProcess, number: signal.Signals) -> None:
-        with socket.create_connection(("127.0.0.1", server.port)) as idle:
-            os.kill(server.pid, number)
-            assert idle.recv(1) == b""
-            assert server.wait() == 0
-        assert f"{number.name}: stopping" in server.log.read_text()
-
-    def test_settings_from_file_environment_and_options(self, tmp_path: Path) -> None:
+    def test_settings_from_file_environment_and_options(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         config = tmp_path / "streamd.toml"
         config.write_text('password = "from-file"\nuser = "file"\nadvertised_host = "127.0.0.1"\n')
-        os.environ["STREAMD_USER"] = "environment"
+        monkeypatch.setenv("STREAMD_USER", "environment")
         process = ServerProcess(tmp_path / "data", "--config", str(config), "--heartbeat", "7")
-        try:
-            process.start()
+        with process:
             uri = f"rabbitmq-stream://environment:from-file@localhost:{process.port}/"
 
             async def look() -> None:
@@ -138,17 +99,11 @@ class TestRunning:
                     assert connection.heartbeat == 7
 
             anyio.run(look)
-        finally:
-            del os.environ["STREAMD_USER"]
-            process.end()
         assert "from-file" not in process.log.read_text()
 
     def test_the_amqp_port_can_be_off(self, tmp_path: Path) -> None:
-        process = ServerProcess(tmp_path / "data", "--amqp-port", "off")
-        try:
-            assert " amqp=off " in process.start().ready_line
-        finally:
-            process.end()
+        with ServerProcess(tmp_path / "data", "--amqp-port", "off") as process:
+            assert " amqp=off " in process.ready_line
 
     def test_it_listens_on_loopback_only(self, server: ServerProcess) -> None:
         table = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
@@ -170,7 +125,7 @@ class TestRunning:
                 await client.create("s", arguments={"stream-chunk-max-records": chunk_records})
                 with contextlib.ExitStack() as stack:
                     for _ in range(subscribers):
-                        stack.enter_context(slow_subscriber(server.port))
+                        stack.enter_context(raw(server.port, SUBSCRIBE))
                     async with client.producer("s") as producer:
                         for _ in range(200):
                             await producer.send_all([b"x" * size] * (1_000_000 // size))
@@ -178,26 +133,6 @@ class TestRunning:
             return highest
 
         assert anyio.run(publish) < 120e6
-
-
-@contextlib.contextmanager
-def slow_subscriber(port: int, tls: ssl.SSLContext | None = None) -> Iterator[None]:
-    """A raw connection that subscribes to s with much credit and never reads."""
-    with contextlib.ExitStack() as stack:
-        connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        if tls is not None:
-            wrapped = tls.wrap_socket(connection, server_hostname="localhost")
-            connection = stack.enter_context(wrapped)
-        for command in (
-            c.PeerProperties(1, ()),
-            c.SaslHandshake(2),
-            c.SaslAuthenticate(3, "PLAIN", b"\0guest\0guest"),
-            c.Tune(1 << 20, 0),
-            c.Open(4, "/"),
-            c.Subscribe(5, 1, "s", OffsetSpecification(1), 60_000),
-        ):
-            connection.sendall(codec.encode(command))
-        yield
 
 
 @pytest.fixture
@@ -221,13 +156,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-async def read_numbers(server: ServerProcess, digits: int | None = None) -> list[int]:
-    """The numbers at the beginning of all bodies of stream s."""
+async def read_numbers(server: ServerProcess) -> list[int]:
+    """The five digits at the beginning of all bodies of stream s."""
     async with (
         connect(server.uri) as client,
         client.consumer("s", offset="first", until_end=True) as messages,
     ):
-        return [int(message.body[:digits]) async for message in messages]
+        return [int(message.body[:5]) async for message in messages]
 
 
 def grow(disk: Path) -> None:
@@ -265,14 +200,10 @@ class TestFullDisk:
             async with client.producer("full", window=100_000) as producer:
                 await producer.send_all(bodies)
 
-        try:
-            server.start()
-            found = anyio.run(main)
-            assert found == bodies
+        with server:
+            assert anyio.run(main) == bodies
             assert server.log.read_text().count("No space left") < 5  # not once a second per try
             assert "there is room on the disk again" in server.log.read_text()
-        finally:
-            server.end()
 
     def test_what_was_confirmed_before_a_kill_on_a_full_disk(self, small_disk: Path) -> None:
         server = ServerProcess(small_disk / "data")
@@ -292,8 +223,7 @@ class TestFullDisk:
             wait_until(lambda: "publishers wait" in server.log.read_text())
             server.kill()
 
-        try:
-            server.start()
+        with server:
             killer = threading.Thread(target=kill)
             killer.start()
             with pytest.raises(ConnectionLost):
@@ -302,39 +232,9 @@ class TestFullDisk:
             grow(small_disk)
             server.start()
 
-            found = anyio.run(read_numbers, server, 5)
+            found = anyio.run(read_numbers, server)
             assert found == list(range(len(found)))
             assert len(found) >= confirmed > 2000
-        finally:
-            server.end()
-
-
-@pytest.mark.slow
-def test_killed_again_and_again_under_load(server: ServerProcess) -> None:
-    """Our own client, named: what is sent again after each kill is there once, in order."""
-
-    async def publish() -> None:
-        async with connect(server.uri, retry_seconds=0) as client:
-            await client.create("s", exist_ok=True, segment_size=200_000)
-            async with client.producer("s", name="app", window=1000) as producer:
-                for _ in range(2_000):
-                    number = producer.last_publishing_id + 1
-                    await producer.send(b"%d" % number)
-                server.kill()
-                await producer.send(b"%d" % (producer.last_publishing_id + 1))
-                await producer.flush()
-
-    for _ in range(4):
-        with pytest.raises(ConnectionLost):
-            anyio.run(publish)
-        server.start()
-
-    found = anyio.run(read_numbers, server)
-    assert found == list(range(1, len(found) + 1))
-    assert len(found) > 1000
-    (folder,) = server.data.glob("streams/*/s")
-    assert server.stop() == 0
-    assert list(verify(OsDisk(), str(folder))) == []
 
 
 def test_a_fault_in_serving_http_leaves_the_rest_alone(

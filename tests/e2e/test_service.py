@@ -11,11 +11,11 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from streamd import __version__
 from streamd.config import Config, describe, load
@@ -23,7 +23,8 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.codec import encode
 from streamd.wire.stream.fields import Pair
 from tests.support import seccomp
-from tests.support.process import ServerProcess
+from tests.support.process import ServerProcess, run_streamd
+from tests.support.tls import TlsServer
 
 UNIT = Path(__file__).parent.parent.parent / "streamd" / "cli" / "streamd.service"
 LOW_PRIORITY = 12  # of the process that indexes keys, than that of the server
@@ -31,13 +32,7 @@ KEYS = ["time", "level", "logger", "message"]
 ABOUT = {"stream", "connection", "user", "vhost", "protocol", "exception"}
 
 
-def streamd(*arguments: str, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "streamd", *arguments]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | environment
-    )
-    assert result.returncode == code, result
-    return result
+streamd = partial(run_streamd, code=0)
 
 
 class TestManager:
@@ -57,8 +52,7 @@ class TestManager:
                     if rest and re.fullmatch(rest[0], line):
                         rest.pop(0)
 
-        try:
-            process.start()
+        with manager, process:
             hear("READY=1")
             hear("STATUS=0 streams, 0 connections")
             hear("WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1")
@@ -66,9 +60,6 @@ class TestManager:
             hear("RELOADING=1", r"MONOTONIC_USEC=\d+", "READY=1", "WATCHDOG=1")
             assert process.stop() == 0
             hear("STOPPING=1", r"EXTEND_TIMEOUT_USEC=\d+")
-        finally:
-            process.end()
-            manager.close()
 
     def test_nobody_listens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
@@ -170,19 +161,13 @@ class TestPing:
             assert streamd("ping", STREAMD_URI=uri).stdout == said
 
     def test_inside_tls(self, tmp_path: Path) -> None:
-        authority, pem, ca = trustme.CA(), tmp_path / "server.pem", tmp_path / "ca.pem"
-        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(pem))
-        authority.cert_pem.write_to_path(str(ca))
-        process = ServerProcess(tmp_path / "data", "--tls-port", "0", "--tls-certificate", str(pem))
-        try:
-            process.start()
-            uri = f"rabbitmq-stream+tls://localhost:{process.tls_port}"
-            assert "answers" in streamd("ping", "--uri", f"{uri}?cacertfile={ca}").stdout
+        tls = TlsServer(tmp_path, "--tls-port")
+        with tls.running():
+            uri = f"rabbitmq-stream+tls://localhost:{tls.server.tls_port}"
+            assert "answers" in streamd("ping", "--uri", f"{uri}?cacertfile={tls.ca}").stdout
             self.check_failure("not trusted", uri)
-            plain = f"rabbitmq-stream+tls://localhost:{process.port}"
+            plain = f"rabbitmq-stream+tls://localhost:{tls.server.port}"
             self.check_failure("is it a port for TLS", plain)
-        finally:
-            process.end()
 
     def check_failure(self, reason: str, uri: str, *more: str) -> None:
         result = streamd("ping", "--uri", uri, *more, code=1)
@@ -250,17 +235,15 @@ def objects(log: str) -> list[dict[str, Any]]:
 
 class TestJsonLog:
     def test_a_life(self, tmp_path: Path) -> None:
-        process = ServerProcess(tmp_path / "data", "--log-format", "json", "--http-port", "0")
-        try:
-            process.start()
+        with ServerProcess(
+            tmp_path / "data", "--log-format", "json", "--http-port", "0"
+        ) as process:
             stream = (sys.executable, "-m", "streamd", "stream", "create", "flights")
             subprocess.run(stream, env=os.environ | {"STREAMD_URI": process.uri}, check=True)
             with socket.create_connection(("localhost", process.port)) as peer:
                 peer.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 peer.recv(100)
             assert process.stop() == 0
-        finally:
-            process.end()
         found = objects(process.log.read_text())
         assert found[0]["message"].startswith(f"streamd {__version__}, data in ")
         (created,) = [entry for entry in found if entry["message"] == "created stream flights"]

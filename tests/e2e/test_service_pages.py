@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import tomllib
 import unittest
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,15 +26,13 @@ import pytest
 from clients import connect
 from clients.connection import open_connection
 from clients.uri import parse_uri
-from streamd.config import Config, describe, load
+from streamd.config import Config
 from streamd.wire.stream import commands as c
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = ROOT / "docs" / "how-to"
 UNIT = ROOT / "streamd" / "cli" / "streamd.service"
 OURS = ("service", "containers", "operating", "tls", "backup-and-upgrade", "testing")
-SETTINGS = {f"STREAMD_{setting.name.upper()}" for setting in describe()}
-OPTIONS = {f"--{setting.name.replace('_', '-')}" for setting in describe()}
 PORTS = ("5552", "5672", "15672", "5551", "5671", "15671")
 
 PRELUDE = """
@@ -174,25 +171,6 @@ def test_salvage_is_what_the_server_looks_for() -> None:
     assert any(f'"{name}"' in file.read_text() for file in (ROOT / "segments").rglob("*.py"))
 
 
-@pytest.mark.parametrize("page", OURS)
-def test_settings_exist(page: str) -> None:
-    text = (PAGES / f"{page}.md").read_text()
-    assert set(re.findall(r"\bSTREAMD_[A-Z_]+", text)) <= SETTINGS | {"STREAMD_URI"}
-    serve = re.findall(r"streamd serve .*(?:\\\n.*)*", text)
-    used = {option for line in serve for option in re.findall(r"--[a-z-]+", line)}
-    assert used <= OPTIONS | {"--config", "--until-stdin-ends", "--single-process"}
-
-
-@pytest.mark.parametrize("page", OURS)
-def test_settings_files_can_be_read(page: str, tmp_path: Path) -> None:
-    for block in blocks(page, "toml"):
-        found = tomllib.loads(block)
-        settings = found.get("tool", {}).get("pytest", {}).get("ini_options")
-        file = tmp_path / "streamd.toml"
-        file.write_text("\n".join(settings["streamd_settings"]) if settings else block)
-        assert load(file, {}) != Config()
-
-
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze")
 def test_changes_of_the_unit(tmp_path: Path) -> None:
     unit = UNIT.read_text().replace("/opt/streamd/bin/streamd", sys.executable)
@@ -258,13 +236,6 @@ def test_manifests_of_a_cluster() -> None:
         ("/healthz", config.http_port),
         ("/readyz", config.http_port),
     ]
-
-
-@pytest.mark.parametrize("page", OURS)
-def test_programs_are_parts_of_examples(page: str) -> None:
-    examples = "\n".join(file.read_text() for file in (ROOT / "examples").glob("*.py"))
-    for block in blocks(page, "python"):
-        assert block.strip("\n") in examples or compile(block, page, "exec")
 
 
 def test_unittest() -> None:

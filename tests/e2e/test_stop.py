@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -31,12 +32,21 @@ LOGIN = (
 )
 
 
+SUBSCRIBE = c.Subscribe(5, 1, "s", OffsetSpecification(1), 60_000, ())
+
+
 @contextlib.contextmanager
-def raw(server: ServerProcess, *more: c.ClientCommand) -> Iterator[socket.socket]:
+def raw(
+    port: int, *more: c.ClientCommand, tls: ssl.SSLContext | None = None
+) -> Iterator[socket.socket]:
     """A connection that has logged in and has asked for more; nothing was read yet."""
-    with socket.create_connection(
-        ("127.0.0.1", server.port), timeout=PATIENCE_SECONDS
-    ) as connection:
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        )
+        if tls is not None:
+            inside = tls.wrap_socket(connection, server_hostname="localhost")
+            connection = stack.enter_context(inside)
         for command in (*LOGIN, *more):
             connection.sendall(codec.encode(command))
         yield connection
@@ -88,7 +98,7 @@ def test_confirms_come_and_the_end_is_clean(server: ServerProcess) -> None:
     bodies = [b"%d" % n for n in range(100)]
     entries = encode_entries([Outgoing(n, body) for n, body in enumerate(bodies)])
     publish = codec.encode(c.Publish(1, len(bodies), entries))
-    with raw(server, c.DeclarePublisher(5, 1, "", "s")) as connection:
+    with raw(server.port, c.DeclarePublisher(5, 1, "", "s")) as connection:
         connection.sendall(publish)
         first = b""
         while CONFIRM not in first:
@@ -111,8 +121,7 @@ def test_confirms_come_and_the_end_is_clean(server: ServerProcess) -> None:
 
 def test_a_chunk_that_is_being_sent_is_sent_whole(server: ServerProcess) -> None:
     create(server, 3000, 10_000)
-    subscribe = c.Subscribe(5, 1, "s", OffsetSpecification(1), 60_000, ())
-    with raw(server, subscribe) as connection:
+    with raw(server.port, SUBSCRIBE) as connection:
         first = b""
         while len(first) < 200_000:  # so that it is subscribed, and in the middle of a chunk
             first += connection.recv(10_000)
@@ -124,8 +133,7 @@ def test_a_chunk_that_is_being_sent_is_sent_whole(server: ServerProcess) -> None
 
 def test_a_second_signal_ends_it_at_once(server: ServerProcess) -> None:
     create(server, 3000, 10_000)
-    subscribe = c.Subscribe(5, 1, "s", OffsetSpecification(1), 60_000, ())
-    with raw(server, subscribe) as connection:  # reads nothing, so the server waits for it
+    with raw(server.port, SUBSCRIBE) as connection:  # reads nothing, so the server waits for it
         wait_until(lambda: len(connection.recv(1 << 16, socket.MSG_PEEK)) > 20_000)  # a delivery
         server.signal(signal.SIGTERM)
         wait_until(lambda: "SIGTERM: stopping" in server.log.read_text())

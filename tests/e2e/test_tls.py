@@ -4,8 +4,6 @@ import asyncio
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,8 @@ from streamd.config import Config
 from streamd.net.tls import Certificates
 from streamd.wire.stream import commands as c
 from tests.e2e.test_rstream import flight, publish_and_wait
-from tests.e2e.test_serve import slow_subscriber
+from tests.e2e.test_serve import serve
+from tests.e2e.test_stop import SUBSCRIBE, raw
 from tests.support.process import wait_until
 from tests.support.tls import TlsServer
 
@@ -189,7 +188,7 @@ def test_memory_while_a_consumer_inside_tls_reads_nothing(own: Tls) -> None:
         highest = 0
         async with connect(own.uri()) as client:
             await client.create("s")
-            with slow_subscriber(own.server.tls_port, own.context()):
+            with raw(own.server.tls_port, SUBSCRIBE, tls=own.context()):
                 async with client.producer("s") as producer:
                     for _ in range(60):
                         await producer.send_all([b"x" * 100_000] * 10)
@@ -210,15 +209,7 @@ def test_memory_while_a_consumer_inside_tls_reads_nothing(own: Tls) -> None:
 def test_certificates_that_cannot_be_used(
     tmp_path: Path, options: list[str], reason: str, code: int
 ) -> None:
-    command = [sys.executable, "-m", "streamd", "serve", "--data", str(tmp_path / "d")]
-    command += ["--http-port", "off", "--amqp-port", "0"]
-    result = subprocess.run(
-        [*command, "--stream-port", "0", *options],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    result = serve("--data", str(tmp_path / "d"), "--stream-port", "0", *options)
     assert result.returncode == code
     assert reason in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr

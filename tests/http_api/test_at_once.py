@@ -1,6 +1,6 @@
 """Requests about the same things at the same time: one is first, the other finds what it left."""
 
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tests.support.http import Http
-from tests.support.server import Harness
+from tests.support.server import harness
 
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 USER = {"password_hash": "", "tags": ""}
@@ -51,19 +51,29 @@ async def test_of_two_that_delete_one_finds_nothing(http: Http, path: str) -> No
     assert await both(http, "DELETE", path) == [204, 404]
 
 
-async def test_nothing_is_made_in_a_virtual_host_that_goes(server: Harness, http: Http) -> None:
-    await http.ask("PUT", "vhosts/v", {})
-    codes: dict[str, int] = {}
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [("queues", {}), ("exchanges", {}), ("exchanges", {"x-super-stream": False})],
+)
+async def test_nothing_is_made_in_a_virtual_host_that_goes(
+    tmp_path: Path, kind: str, arguments: dict[str, bool]
+) -> None:
+    codes: list[int] = []
 
-    async def put(path: str) -> None:
-        codes[path] = await http.code("PUT", f"{path}/v/name", {})
+    async def put() -> None:
+        codes.append(await http.code("PUT", f"{kind}/v/name", {"arguments": arguments}))
 
     async def delete() -> None:
         assert await http.code("DELETE", "vhosts/v") == 204
 
-    turn = server.server.broker.catalog.turn  # all of them wait for theirs
-    async with trio.open_nursery() as nursery, turn():
-        for task in (delete, partial(put, "queues"), partial(put, "exchanges")):
-            nursery.start_soon(task)
-            await wait_all_tasks_blocked()
-    assert codes == {"queues": 404, "exchanges": 404}
+    async with harness(tmp_path) as server:
+        http = Http(server)
+        await http.ask("PUT", "vhosts/v", {})
+        turn = server.server.broker.catalog.turn  # both wait for theirs
+        async with trio.open_nursery() as nursery, turn():
+            for task in (delete, put):
+                nursery.start_soon(task)
+                await wait_all_tasks_blocked()
+        assert codes == [404]
+    async with harness(tmp_path) as server:  # it starts
+        assert list(server.server.broker.virtual_hosts) == ["/"]

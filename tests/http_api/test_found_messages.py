@@ -16,34 +16,21 @@ from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.search_places import InTurns
 from streamd.http_api import messages
 from streamd.http_api.messages import encoded, encoded_in_pieces
-from tests.support.http import Http, add_user
+from tests.support.http import Http, add_user, going_away, scope_of
+from tests.support.orders import store_orders
 from tests.support.server import Harness, Peer
 
 PATH = "stream/%2F/s/messages"
 
 
-def order(number: int) -> bytes:
-    return Message(
-        b"order %d" % number,
-        Properties(message_id=f"id-{number}"),
-        {"order_id": number, "region": "EU" if number % 2 else "US", "TAGS": "a"},
-    ).encode()
+def scope() -> dict[str, Any]:
+    return scope_of(f"/api/{PATH}", (b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q="))
 
 
 @pytest.fixture
 async def http(server: Harness, peer: Peer) -> Http:
     """The API of a server with stream s: 30 orders in several segments."""
-    await peer.create(
-        "s",
-        stream_max_segment_size_bytes="2000",
-        stream_chunk_max_records="3",
-        stream_filter_property="region",
-        stream_filter_derive="true",
-    )
-    await peer.declare("s")
-    for n in range(0, 30, 3):
-        await peer.store([order(n + k) for k in range(3)], n)
-        await trio.sleep(1)
+    await store_orders(peer)
     return Http(server)
 
 
@@ -59,8 +46,8 @@ async def test_what_is_found(http: Http) -> None:
     assert message == {
         "offset": 7,
         "timestamp": message["timestamp"],
-        "body": "order 7",
-        "properties": {"order_id": 7, "region": "EU", "TAGS": "a"},
+        "body": '{"order": 7}',
+        "properties": {"order_id": 7, "region": "EU", "TAGS": "b"},
         "message_properties": {"message_id": "id-7"},
     }
     assert message["timestamp"].endswith("Z")
@@ -123,36 +110,6 @@ async def test_pages(http: Http) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
-    [
-        "key=1",
-        "key=&property=a",
-        "key=1&property=properties.colour",
-        "limit=0",
-        "limit=1000000000",
-        "limit=x",
-        "from=2&to=1",
-        "from=soon",
-        "after=garbage",
-        "after=%00",
-        "order=up",
-        "latest=true",
-        "key=1&property=",
-        "sql=a+%3D",
-        "colour=red",
-        "limit=1&limit=2",
-        "key=%ff&property=a",
-        "filter=",
-        "&".join(["key=1"] * 1_100),
-    ],
-)
-async def test_bad_input_is_one_line(http: Http, query: str) -> None:
-    reason = await http.reason("GET", f"{PATH}?{query}")
-    assert reason
-    assert "\n" not in reason
-
-
-@pytest.mark.parametrize(
     ("query", "says"),
     [
         ("key=1&property=", "property is '': the name of a property is expected"),
@@ -164,10 +121,19 @@ async def test_bad_input_is_one_line(http: Http, query: str) -> None:
         ("tags=||", "tags, column "),
         ("limit=0", "limit is '0', expected a number from 1 to 10,000"),
         ("from=2&to=1", "to is before from"),
+        ("limit=x", "limit is 'x', expected a number from 1 to 10,000"),
+        ("after=%00", "after"),
+        ("key=%ff&property=a", "the query is not UTF-8 in percent encoding"),
+        ("filter=", "filter"),
+        ("colour=red", "'colour' is no word of a search; those are after, by, "),
+        ("limit=1&limit=2", "limit"),
+        ("&".join(["key=1"] * 1_100), "the query is not UTF-8 in percent encoding, or too long"),
     ],
 )
 async def test_what_is_wrong_is_named(http: Http, query: str, says: str) -> None:
-    assert (await http.reason("GET", f"{PATH}?{query}")).startswith(says)
+    reason = await http.reason("GET", f"{PATH}?{query}")
+    assert reason.startswith(says)
+    assert "\n" not in reason
 
 
 async def test_who_may_not_read_finds_nothing(http: Http, server: Harness) -> None:
@@ -212,7 +178,7 @@ async def test_answers_that_are_not_read_are_bounded(
                 if status is None:
                     await may_send.wait()
 
-        await app(_scope(), trio.sleep_forever, send)
+        await app(scope(), trio.sleep_forever, send)
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
@@ -235,49 +201,15 @@ async def test_a_query_that_is_not_encoded_is_not_taken_for_another(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = _scope() | {"query_string": "key=é&property=order_id".encode()}
-    await server.server.http_app()(scope, trio.sleep_forever, send)
+    asked = scope() | {"query_string": "key=é&property=order_id".encode()}
+    await server.server.http_app()(asked, trio.sleep_forever, send)
     assert sent[0]["status"] == 400
-
-
-def _scope() -> dict[str, object]:
-    headers = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q="), (b"host", b"localhost")]
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": "http",
-        "path": f"/api/{PATH}",
-        "raw_path": f"/api/{PATH}".encode(),
-        "query_string": b"",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-        "server": ("localhost", 1),
-        "state": {},
-    }
 
 
 @pytest.mark.usefixtures("slowly")
 async def test_a_search_ends_when_its_client_goes_away(http: Http, server: Harness) -> None:
-    app = server.server.http_app()
-    gone = trio.Event()
-    sent: list[object] = []
-
-    async def receive() -> dict[str, object]:
-        if not sent:
-            sent.append("request")
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(_message: object) -> None:
-        pass
-
     stream = server.host.find("s")  # type: ignore[arg-type]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(app, _scope(), receive, send)
-        await trio.sleep(1)
+    async with going_away(server.server.http_app(), scope()) as gone:
         assert stream.life._num_holds == 1
         gone.set()
         await trio.sleep(0.1)

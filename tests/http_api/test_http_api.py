@@ -75,84 +75,20 @@ async def test_users_without_a_tag_are_refused(server: Harness, http: Http) -> N
     }
 
 
-ADMINISTRATORS = [
-    ("GET", "users"),
-    ("GET", "users/guest"),
-    ("PUT", "users/ada"),
-    ("DELETE", "users/guest"),
-    ("GET", "users/guest/permissions"),
-    ("GET", "permissions"),
-    ("GET", "permissions/%2F/guest"),
-    ("PUT", "permissions/%2F/ada"),
-    ("DELETE", "permissions/%2F/guest"),
-    ("GET", "vhosts/%2F/permissions"),
-    ("PUT", "vhosts/other"),
-    ("DELETE", "vhosts/%2F"),
-    ("GET", "definitions"),
-    ("POST", "definitions"),
-    ("GET", "definitions/%2F"),
-    ("POST", "definitions/%2F"),
-]
-MONITORS = [("GET", "nodes"), ("GET", "nodes/streamd@localhost")]
-CONFIGURERS = [
-    ("PUT", "queues/%2F/new"),
-    ("DELETE", "queues/%2F/s"),
-    ("PUT", "exchanges/%2F/new"),
-    ("DELETE", "exchanges/%2F/i"),
-    ("POST", "bindings/%2F/e/i/q/s"),
-    ("DELETE", "bindings/%2F/e/i/q/s/k"),
-    ("POST", "bindings/%2F/e/i/e/amq.fanout"),
-    ("DELETE", "bindings/%2F/e/i/e/amq.fanout/k"),
-    ("PUT", "stream/super-streams/%2F/new"),
-    ("DELETE", "stream/super-streams/%2F/i"),
-]
+async def test_who_monitors_sees_the_nodes(server: Harness, http: Http) -> None:
+    await add_user(server, "ada", "monitoring", patterns="")
+    for path in ("nodes", "nodes/streamd@localhost"):
+        assert await http.code("GET", path, user="ada") == 200
 
 
-@pytest.mark.parametrize(("method", "path"), ADMINISTRATORS + MONITORS + CONFIGURERS)
-async def test_what_is_not_allowed(server: Harness, http: Http, method: str, path: str) -> None:
-    await server.host.create("s", [])
-    await server.host.create_super_stream("i", [("0", "i-0")], [])
-    await add_user(server, "ada", "management", patterns="")
-    before = await http.get("definitions")
-    sent = {"partitions": 1, "tags": "", "configure": "", "write": "", "read": ""}
-    assert await http.code(method, path, sent, user="ada") == 401
-    assert await http.get("definitions") == before
-    if (method, path) in MONITORS:
-        await server.server.directory.put_user("ada", tags=["monitoring"])
-        assert await http.code(method, path, user="ada") == 200
-
-
-async def test_other_virtual_hosts_are_not_seen(server: Harness, http: Http) -> None:
+async def test_other_virtual_hosts_are_not_counted(server: Harness, http: Http) -> None:
     await http.ask("PUT", "vhosts/other")
-    await http.ask("PUT", "queues/other/hidden", {})
-    await http.ask("PUT", "queues/%2F/seen", {})
-    await http.ask("PUT", "exchanges/other/hidden", {})
+    for path in ("queues/other/hidden", "queues/%2F/seen"):
+        await http.ask("PUT", path, {})
     await add_user(server, "ada", "management")
-    assert [row["name"] for row in await http.get("vhosts", "ada")] == ["/"]
-    assert [row["name"] for row in await http.get("queues", "ada")] == ["seen"]
-    assert {row["vhost"] for row in await http.get("exchanges", "ada")} == {"/"}
-    assert {row["vhost"] for row in await http.get("bindings", "ada")} == {"/"}
-    assert (await http.get("overview", "ada"))["object_totals"]["queues"] == 1
-    for path in (
-        "vhosts/other",
-        "queues/other",
-        "queues/other/hidden",
-        "exchanges/other/hidden",
-        "exchanges/other/hidden/bindings/source",
-        "exchanges/other/hidden/bindings/destination",
-        "bindings/other",
-        "bindings/other/e/hidden/q/hidden",
-        "bindings/other/e/hidden/q/hidden/~",
-        "queues/other/hidden/bindings",
-        "connections/other",
-        "stream/connections/other",
-        "stream/publishers/other",
-        "consumers/other",
-        "stream/super-streams/other",
-        "aliveness-test/other",
-    ):
-        assert await http.code("GET", path, user="ada") in (401, 404), path
-    assert [row["name"] for row in await http.get("queues")] == ["seen", "hidden"]
+    for user, count in (("ada", 1), ("guest", 2)):
+        assert len(await http.get("queues", user)) == count
+        assert (await http.get("overview", user))["object_totals"]["queues"] == count
 
 
 # -- streams
@@ -661,9 +597,15 @@ async def test_definitions_name_what_they_leave_out(http: Http) -> None:
         ({"users": [{"name": "guest", "tags": ""}]}, "last administrator"),
         ({"permissions": [{"user": "none", "vhost": "/"}]}, "configure is missing"),
         ({"vhosts": [{"name": ""}]}, "1 to 255"),
+        ({"exchanges": [{"vhost": "/"}]}, "exchanges, {'vhost': '/'}: name is missing"),
+        ({"exchanges": [{"name": "x", "vhost": "none"}]}, "no virtual host none"),
+        ({"exchanges": [{"name": "x", "vhost": "/", "durable": 7}]}, "durable is '7', expected"),
+        ({"exchanges": [{"name": "there", "vhost": "/", "type": "topic"}]}, "inequivalent arg"),
+        ({"bindings": [{"source": "x", "vhost": "/"}]}, "destination is missing"),
     ],
 )
 async def test_definitions_that_cannot_be(http: Http, document: Any, reason: str) -> None:
+    await http.ask("PUT", "exchanges/%2F/there", {"type": "fanout"})
     assert reason in await http.reason("POST", "definitions", document)
 
 
@@ -701,11 +643,6 @@ async def test_unknown_paths(http: Http, path: str) -> None:
     answer = await http.ask("GET", path)
     assert answer.status_code == 404
     assert answer.json() == {"error": "Object Not Found", "reason": "Not Found"}
-
-
-async def test_unknown_methods(http: Http) -> None:
-    assert await http.code("POST", "overview") == 405
-    assert await http.code("PATCH", "queues/%2F/s") == 405
 
 
 async def test_amqp_connections_and_their_consumers(server: Harness) -> None:

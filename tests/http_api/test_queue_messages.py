@@ -15,7 +15,7 @@ from streamd.operations.names import Name
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.messages.from_amqp10 import delivered
 from tests.support.amqp import AmqpPeer, exchange, fields, open_peer
-from tests.support.http import Http, add_user
+from tests.support.http import Http
 from tests.support.server import Harness, Peer
 
 PUBLISH, GET = "exchanges/%2F/amq.default/publish", "queues/%2F/s/get"
@@ -207,13 +207,6 @@ async def test_a_stream_that_finds_no_room_to_be_opened_is_not_available(
     monkeypatch.setattr(Log, "open", full)
     answer = await http.ask("GET", "stream/%2F/full/tracking")
     assert (answer.status_code, answer.json()["reason"]) == (503, "the disk is full")
-
-
-async def test_whoever_may_not_write_publishes_nothing(server: Harness, http: Http) -> None:
-    await add_user(server, "ada", "management", patterns="none")
-    assert await http.code("POST", PUBLISH, message(), "ada") == 401
-    assert await http.code("POST", GET, {}, "ada") == 401
-    assert await get(http) == []
 
 
 JSON = st.recursive(

@@ -41,12 +41,13 @@ class _Leader:
 
     Attributes:
         asked: what it was asked.
+        is_silent: it answers nothing, and does not end either.
     """
 
     def __init__(self, nursery: trio.Nursery, answer: Answering, *, is_local: bool = True) -> None:
         self.asked: list[h11.Event] = []
         self._nursery, self._answer, self._is_local = nursery, answer, is_local
-        self.is_there = True
+        self.is_there, self.is_silent = True, False
 
     async def reach(self, _leader: LeaderFacts, _address: NodeAddress) -> Reached:
         await trio.lowlevel.checkpoint()
@@ -69,6 +70,8 @@ class _Leader:
             else:
                 asked.append(cast("h11.Event", event))
         self.asked += asked
+        if self.is_silent:
+            await trio.sleep_forever()
         for answer in self._answer(asked):
             data = http.send(answer) or b""
             for n in range(0, len(data), 5):

@@ -13,7 +13,7 @@ from streamd.hop.door import EngineLink
 from streamd.http_api.to_leader import Reached, ToLeader
 from streamd.http_api.unread import UnreadBodies
 from streamd.operations.cluster import LeaderFacts
-from tests.http_api.test_to_leader import LEADER, _here, _Link
+from tests.http_api.test_to_leader import LEADER, _here, _Link, _standby
 
 OTHER = LeaderFacts("c", "2", {"http": NodeAddress("c.example", 15672)}, "-")
 
@@ -25,35 +25,28 @@ def _scope(method: str, *headers: tuple[bytes, bytes], client: str = "127.0.0.1"
 
 async def test_a_leader_that_says_nothing_is_left_when_another_one_leads() -> None:
     """Its machine is gone, or it is paused: nothing more comes, and no end either."""
-    link = _Link(LEADER)
+    async with _standby() as (http, leader, link), trio.open_nursery() as nursery:
+        leader.is_silent = True
+        answers: list[object] = []
 
-    async def reach(_leader: LeaderFacts, _address: NodeAddress) -> Reached:
-        await trio.lowlevel.checkpoint()
-        ours, theirs = memory_stream_pair()
-        kept.append(theirs)
-        return Reached(ours, is_local=True)
+        async def ask() -> None:
+            answers.append(await http.get("/x/api/a"))
 
-    kept: list[object] = []
-    messages: list[Message] = [{"type": "http.request", "body": b""}]
-
-    async def receive() -> Message:
-        if messages:
-            return messages.pop(0)
-        await trio.sleep_forever()
-        raise AssertionError
-
-    async def send(message: Message) -> None:
-        answers.append(message)
-
-    answers: list[Message] = []
-    async with trio.open_nursery() as nursery:
-        app = ToLeader(_here, cast("EngineLink", link), "", reach)
-        nursery.start_soon(app, _scope("GET"), receive, send)
+        nursery.start_soon(ask)
         await trio.sleep(1)
         link.leader = OTHER
         await trio.sleep(3_600)
         nursery.cancel_scope.cancel()
     assert answers
+
+
+async def test_a_leader_at_an_ipv6_address_is_asked_by_a_valid_host() -> None:
+    address = {"http": NodeAddress("2001:db8::1", 15672)}
+    async with _standby(leader=LeaderFacts("a", "1", address, "-")) as (http, leader, _):
+        await http.get("/x/api/a")
+        head = leader.asked[0]
+        assert isinstance(head, h11.Request)
+        assert dict(head.headers)[b"host"] == b"[2001:db8::1]:15672"
 
 
 @pytest.mark.parametrize("pieces", [30, 31, 40])
@@ -109,36 +102,3 @@ async def test_a_refusal_comes_through_while_the_body_is_still_sent(pieces: int)
         nursery.cancel_scope.cancel()
     assert [answer.get("status") for answer in answers][:1] == [401]
     assert b"".join(answer.get("body", b"") for answer in answers) == b"no!"
-
-
-async def test_a_leader_at_an_ipv6_address_is_asked_by_a_valid_host() -> None:
-    told: list[bytes] = []
-
-    async def serve(stream: trio.abc.Stream) -> None:
-        told.append(bytes(await stream.receive_some(1 << 16)))
-        await stream.send_all(b"HTTP/1.1 204 \r\n\r\n")
-
-    async def reach(_leader: LeaderFacts, _address: NodeAddress) -> Reached:
-        await trio.lowlevel.checkpoint()
-        ours, theirs = memory_stream_pair()
-        nursery.start_soon(serve, theirs)
-        return Reached(ours, is_local=False)
-
-    async def receive() -> Message:
-        await trio.lowlevel.checkpoint()
-        return {"type": "http.request", "body": b""} if not told else await _never()
-
-    async def _never() -> Message:
-        await trio.sleep_forever()
-        raise AssertionError
-
-    async def send(_message: Message) -> None:
-        await trio.lowlevel.checkpoint()
-
-    leader = LeaderFacts("a", "1", {"http": NodeAddress("2001:db8::1", 15672)}, "-")
-    async with trio.open_nursery() as nursery:
-        app = ToLeader(_here, cast("EngineLink", _Link(leader)), "", reach)
-        with trio.move_on_after(5):
-            await app(_scope("GET"), receive, send)
-        nursery.cancel_scope.cancel()
-    assert b"host: [2001:db8::1]:15672\r\n" in told[0].lower()

@@ -20,7 +20,7 @@ from streamd.wire.amqp091.codec import (
 )
 from streamd.wire.amqp091.properties import Properties, decode_properties, encode_properties
 from streamd.wire.amqp091.values import Field
-from tests.support.server import LONGEST_WAIT, Harness
+from tests.support.server import LONGEST_WAIT, AnyPeer, Harness
 
 STREAM: dict[str, Field] = {"x-queue-type": Field("S", b"stream")}
 FIRST = {"x-stream-offset": Field("S", b"first")}
@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
     body: bytes
 
 
-class AmqpPeer:
+class AmqpPeer(AnyPeer):
     """A client that sends and reads only what a test asks for."""
 
     def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
@@ -138,11 +138,6 @@ class AmqpPeer:
             return self.unasked.pop(0)
         return (await self.receive())[1]
 
-    async def expect(self, kind: type[Any]) -> Any:
-        found = await self.next()
-        assert isinstance(found, kind), found
-        return found
-
     async def ask(self, method: Any, answer: type[Any], channel: int = 1) -> Any:
         """Send a request and return its answer; what else comes meanwhile is kept."""
         await self.send(method, channel)
@@ -157,17 +152,6 @@ class AmqpPeer:
         found = [await self.expect(Delivery) for _ in range(count)]
         assert all(isinstance(item.method, m.BasicDeliver) for item in found)
         return found
-
-    async def silence(self, seconds: float = 1) -> None:
-        with trio.move_on_after(seconds):
-            raise AssertionError(f"silence was expected, not {await self.next()}")
-
-    async def ended(self) -> None:
-        try:
-            found = await self.next()
-        except (trio.EndOfChannel, trio.BrokenResourceError):
-            return
-        raise AssertionError(f"an end was expected, not {found}")
 
     # -- whole steps
 
@@ -280,12 +264,9 @@ def exchange(
     return m.ExchangeDeclare(0, name, kind, passive, durable, auto_delete, internal, False, table)
 
 
-def connect(
-    server: Harness, *, is_local: bool = True, reads_slowly: bool = False, in_rounds: bool = False
-) -> AmqpPeer:
-    """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
-    stream = server.dial(AMQP, is_local=is_local, reads_slowly=reads_slowly, in_rounds=in_rounds)
-    return AmqpPeer(stream)
+def connect(server: Harness, *, in_rounds: bool = False, **options: Any) -> AmqpPeer:
+    """A peer that has not logged in; see `Harness.dial`."""
+    return AmqpPeer(server.dial(AMQP, in_rounds=in_rounds, **options))
 
 
 async def open_peer(server: Harness, **login: Any) -> AmqpPeer:

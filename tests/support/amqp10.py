@@ -19,7 +19,7 @@ from streamd.wire.amqp10.codec import (
     sasl_frame,
 )
 from streamd.wire.amqp10.values import Described, read_entries, write_value
-from tests.support.server import LONGEST_WAIT, Harness
+from tests.support.server import LONGEST_WAIT, AnyPeer, Harness
 
 ACCEPTED, RELEASED = p.Accepted, p.Released  # as `outcomes` shows them: both are empty
 
@@ -69,7 +69,7 @@ class Delivery(NamedTuple):
         return cast("int", self.annotations["x-stream-offset"])
 
 
-class Amqp10Peer:
+class Amqp10Peer(AnyPeer):
     """A client that sends and reads only what a test asks for."""
 
     def __init__(self, stream: trio.StapledStream[Any, Any]) -> None:
@@ -147,11 +147,6 @@ class Amqp10Peer:
             if found is not None:
                 return found
 
-    async def expect(self, kind: type[Any]) -> Any:
-        found = await self.next()
-        assert isinstance(found, kind), found
-        return found
-
     async def find(self, kind: type[Any]) -> Any:
         """The next performative of a kind; what else comes before it is kept."""
         before = []
@@ -194,11 +189,8 @@ class Amqp10Peer:
                 found[number] = one.state or type(one.state)
         return found
 
-    async def silence(self, seconds: float = 1) -> None:
-        with trio.move_on_after(seconds):
-            raise AssertionError(f"silence was expected, not {await self.next()}")
-
     async def ended(self) -> None:
+        """Not even with a sign of life."""
         try:
             found = await self.receive()
         except (trio.EndOfChannel, trio.BrokenResourceError):
@@ -308,12 +300,9 @@ class Amqp10Peer:
         return error
 
 
-def connect(
-    server: Harness, *, is_local: bool = True, reads_slowly: bool = False, in_rounds: bool = False
-) -> Amqp10Peer:
-    """A peer that has not logged in. One that reads slowly blocks what is sent to it."""
-    stream = server.dial(AMQP, is_local=is_local, reads_slowly=reads_slowly, in_rounds=in_rounds)
-    return Amqp10Peer(stream)
+def connect(server: Harness, *, in_rounds: bool = False, **options: Any) -> Amqp10Peer:
+    """A peer that has not logged in; see `Harness.dial`."""
+    return Amqp10Peer(server.dial(AMQP, in_rounds=in_rounds, **options))
 
 
 async def open_peer(server: Harness, **login: Any) -> Amqp10Peer:

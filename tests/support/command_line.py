@@ -20,7 +20,9 @@ from streamd.cli import main
 from streamd.connections.stream import connection
 from streamd.operations.cluster import NodeReports
 from streamd.operations.tier_reports import TierReports
-from tests.support.server import Harness, harness
+from tests.support.client import MemoryByteStream
+from tests.support.proxy import Cut
+from tests.support.server import Harness, Peer, harness
 
 
 class Ended(NamedTuple):
@@ -36,38 +38,16 @@ class Ended(NamedTuple):
     notes: str
 
 
-class _MemoryStream(anyio.abc.ByteStream):
-    """The client's end of a connection in memory."""
+class _CountedStream(MemoryByteStream):
+    """Tells before each frame that is sent."""
 
-    def __init__(self, stream: trio.StapledStream[Any, Any], on_send: Callable[[], None]) -> None:
-        self._stream = stream
+    def __init__(self, peer: Peer, on_send: Callable[[], None]) -> None:
+        super().__init__(peer, Cut())
         self._on_send = on_send
-
-    async def receive(self, max_bytes: int = 65_536) -> bytes:
-        try:
-            data = await self._stream.receive_some(max_bytes)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise anyio.ClosedResourceError from error
-        if not data:
-            raise anyio.EndOfStream
-        return bytes(data)
 
     async def send(self, item: bytes) -> None:
         self._on_send()
-        try:
-            await self._stream.send_all(item)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise anyio.BrokenResourceError from error
-
-    async def send_eof(self) -> None:
-        self._stream.send_stream.close()
-
-    async def aclose(self) -> None:
-        self.drop()
-
-    def drop(self) -> None:
-        self._stream.send_stream.close()
-        self._stream.receive_stream.close()
+        await super().send(item)
 
 
 class CommandLine:
@@ -89,7 +69,7 @@ class CommandLine:
         self.node: NodeReports | None = None
         self._data = data
         self._num_sent = 0
-        self._streams: list[_MemoryStream] = []
+        self._streams: list[_CountedStream] = []
 
     def __call__(
         self,
@@ -131,7 +111,7 @@ class CommandLine:
             trio.lowlevel.spawn_system_task(self._serve, ready)  # ends with the command
             await ready.wait()
         assert self.running is not None
-        stream = _MemoryStream(self.running.connect().stream, self._count)
+        stream = _CountedStream(self.running.connect(), self._count)
         self._streams.append(stream)
         return stream
 
@@ -139,7 +119,7 @@ class CommandLine:
         """As if the server had gone, and nobody came instead."""
         self.is_away = True
         for stream in self._streams:
-            stream.drop()
+            stream.kill()
 
     async def _serve(self, ready: trio.Event) -> None:
         try:

@@ -7,6 +7,7 @@ from bs4 import BeautifulSoup
 from starlette.types import ASGIApp
 
 from streamd.console.app import Console
+from tests.support.http import add_user
 from tests.support.server import Harness
 
 
@@ -77,3 +78,14 @@ def console_of(server: Harness) -> tuple[ASGIApp, Console]:
 def visitor(server: Harness, **options: Any) -> Visitor:
     """Somebody who has not logged in."""
     return Visitor(console_of(server)[0], **options)
+
+
+async def entered(
+    server: Harness, user: str = "guest", *tags: str, patterns: str = ".*"
+) -> Visitor:
+    """Somebody who has logged in; with tags, a user who is made for it."""
+    if tags:
+        await add_user(server, user, *tags, patterns=patterns)
+    found = visitor(server)
+    await found.log_in(user)
+    return found

@@ -3,9 +3,12 @@
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import trio
+from starlette.types import ASGIApp
 
 from streamd.broker.declared.rows import PermissionRow
 from tests.support.server import Harness
@@ -44,6 +47,44 @@ async def add_user(server: Harness, name: str, *tags: str, patterns: str = ".*")
     access = server.server.directory
     await access.put_user(name, f"{name}-secret".encode(), tags)
     await access.put_permission(PermissionRow(name, "/", patterns, patterns, patterns))
+
+
+def scope_of(path: str, *headers: tuple[bytes, bytes], query: bytes = b"") -> dict[str, Any]:
+    """A request as a web server hands it to the application."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query,
+        "headers": [(b"host", b"localhost"), *headers],
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 1),
+        "state": {},
+    }
+
+
+@asynccontextmanager
+async def going_away(app: ASGIApp, scope: dict[str, Any]) -> AsyncIterator[trio.Event]:
+    """A request that is a second old; its client goes away when the event is set."""
+    gone, messages = trio.Event(), [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if not messages:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+        return messages.pop()
+
+    async def send(_message: object) -> None:
+        pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(app, scope, receive, send)
+        await trio.sleep(1)
+        yield gone
 
 
 class Named:

@@ -1,7 +1,5 @@
 """A server in a process of its own, to be talked to over real sockets, stopped and killed."""
 
-import asyncio
-import contextlib
 import copy
 import os
 import re
@@ -105,6 +103,12 @@ class ServerProcess:
         self.ready_line, self.role = line, match[11] or ""
         return self
 
+    def __enter__(self) -> "ServerProcess":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def _first_line(self) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
@@ -154,45 +158,26 @@ def _port(address: str) -> int:
     return 0 if address == "off" else int(address.rpartition(":")[2])
 
 
-class CountingProxy:
-    """Stands before a server and counts the bytes that clients get from it.
+def run_streamd(
+    *arguments: str, code: int | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, to its end.
 
-    Attributes:
-        port: where it listens.
-        to_client: bytes so far.
+    Args:
+        arguments: of `streamd`.
+        code: that it has to end with, if any will not do.
+        environment: besides this process's.
     """
-
-    def __init__(self, target: int) -> None:
-        self.port = 0
-        self.to_client = 0
-        self._target = target
-        self._server: asyncio.Server | None = None
-
-    async def __aenter__(self) -> "CountingProxy":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        await asyncio.sleep(0.05)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("localhost", self._target)
-        await asyncio.gather(self._copy(reader, back), self._copy(there, writer, count=True))
-
-    async def _copy(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, count: bool = False
-    ) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await source.read(1 << 16):
-                self.to_client += len(data) * count
-                sink.write(data)
-                await sink.drain()
-        sink.close()
-        with contextlib.suppress(ConnectionError):
-            await sink.wait_closed()
+    ended = subprocess.run(
+        [sys.executable, "-m", "streamd", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert code in (None, ended.returncode), ended
+    return ended
 
 
 def wait_until(condition: object, seconds: float = PATIENCE_SECONDS) -> None:

@@ -4,10 +4,31 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Self
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close without waiting, which resets
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port where each connection gets an answer, and its end."""
+    with socket.create_server(("localhost", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, contextlib.suppress(OSError):
+                        answer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class Cut(NamedTuple):
@@ -34,6 +55,7 @@ class CuttingProxy:
     Attributes:
         port: where it listens.
         num_connections: so far.
+        to_client: bytes on the way back so far.
         target: as given; another one is for later connections.
     """
 
@@ -43,7 +65,7 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._pairs: list[_Pair] = []
         self.port: int = self._listener.getsockname()[1]
-        self.num_connections = 0
+        self.num_connections = self.to_client = 0
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -60,6 +82,9 @@ class CuttingProxy:
         for pair in self._pairs:
             pair.end()
 
+    def _count(self, size: int) -> None:
+        self.to_client += size
+
     def _accept(self) -> None:
         while True:
             try:
@@ -73,13 +98,19 @@ class CuttingProxy:
             except OSError:
                 client.close()
             else:
-                self._pairs.append(_Pair(client, server, cut))
+                self._pairs.append(_Pair(client, server, cut, self._count))
 
 
 class _Pair:
     """One connection through the proxy: a thread for each direction; the last one closes."""
 
-    def __init__(self, client: socket.socket, server: socket.socket, cut: Cut) -> None:
+    def __init__(
+        self,
+        client: socket.socket,
+        server: socket.socket,
+        cut: Cut,
+        count: Callable[[int], object],
+    ) -> None:
         self._ends = (client, server)
         self._how = socket.SHUT_RD if cut.reset else socket.SHUT_RDWR
         self._running = 2
@@ -87,19 +118,26 @@ class _Pair:
         if cut.reset:
             for one in self._ends:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        for source, sink, limit in (
-            (client, server, cut.to_server),
-            (server, client, cut.to_client),
+        for way in (
+            (client, server, cut.to_server, lambda _: None),
+            (server, client, cut.to_client, count),
         ):
-            threading.Thread(target=self._copy, args=(source, sink, limit), daemon=True).start()
+            threading.Thread(target=self._copy, args=way, daemon=True).start()
 
-    def _copy(self, source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+    def _copy(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        limit: int | None,
+        count: Callable[[int], object],
+    ) -> None:
         left = limit if limit is not None else 1 << 62
         with contextlib.suppress(OSError):
             while left:
                 data = source.recv(min(left, 1 << 16))
                 if not data:
                     break
+                count(len(data))
                 sink.sendall(data)
                 left -= len(data)
         self.end()

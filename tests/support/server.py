@@ -1,5 +1,6 @@
 """A server in memory, and peers that speak to it: by command, or with any bytes at all."""
 
+import errno
 import functools
 import itertools
 import sqlite3
@@ -8,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+import pytest
 import trio
 from trio.testing import (
     MemoryReceiveStream,
@@ -18,7 +20,7 @@ from trio.testing import (
 
 from segments.codec import CHUNK_HEADER_SIZE, ChunkHeader, decode_chunk_header, walk_entries
 from segments.disk import Buffer, File
-from segments.errors import UnreadableError
+from segments.errors import StorageError, UnreadableError
 from streamd.broker.catalog import catalog, schema as catalog_schema
 from streamd.broker.streams import history
 from streamd.broker.virtual_host import VirtualHost
@@ -243,7 +245,33 @@ class Chunk(NamedTuple):
     bodies: list[bytes]
 
 
-class Peer:
+class AnyPeer:
+    """A client, whatever it speaks, of which `next` is what comes next."""
+
+    async def next(self) -> Any:
+        raise NotImplementedError
+
+    async def expect(self, kind: type[Answer]) -> Answer:
+        """What comes next, which must be of a kind."""
+        found = await self.next()
+        assert isinstance(found, kind), found
+        return found
+
+    async def silence(self, seconds: float = 1) -> None:
+        """Nothing arrives for a while."""
+        with trio.move_on_after(seconds):
+            raise AssertionError(f"silence was expected, not {await self.next()}")
+
+    async def ended(self) -> None:
+        """The server ends the connection, saying nothing more."""
+        try:
+            found = await self.next()
+        except (trio.EndOfChannel, trio.BrokenResourceError):
+            return
+        raise AssertionError(f"an end was expected, not {found}")
+
+
+class Peer(AnyPeer):
     """A client that sends and reads only what a test asks for.
 
     Attributes:
@@ -290,12 +318,6 @@ class Peer:
     async def code(self, kind: type[Any], *fields: Any) -> int:
         """The code that a request is answered with."""
         return int((await self.ask(kind, *fields)).code)
-
-    async def expect(self, kind: type[Answer]) -> Answer:
-        """The next command, which must be of a kind."""
-        command = await self.next()
-        assert isinstance(command, kind), command
-        return command
 
     async def log_in(
         self,
@@ -385,20 +407,6 @@ class Peer:
         assert len(found) == count
         return found
 
-    async def silence(self, seconds: float = 1) -> None:
-        """Nothing arrives for a while."""
-        with trio.move_on_after(seconds):
-            command = await self.next()
-            raise AssertionError(f"silence was expected, not {command}")
-
-    async def ended(self) -> None:
-        """The server ends the connection, saying nothing more."""
-        try:
-            command = await self.next()
-        except (trio.EndOfChannel, trio.BrokenResourceError):
-            return
-        raise AssertionError(f"an end was expected, not {command}")
-
     async def vanish(self) -> None:
         """Drop the connection without a word."""
         await self.stream.aclose()
@@ -483,6 +491,20 @@ class Harness:
         client = MemoryTransport(doors, receiver=cast("Any", peers.receive_stream))
         self._nursery.start_soon(relay, client, MemoryTransport(ours))
         return peers
+
+    async def refuse(
+        self, name: str, monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC
+    ) -> Callable[[], None]:
+        """The disk takes no messages of a stream, until what is returned is called."""
+        stream = self.host.find(name)
+        await stream.ready()
+        log, append = stream.log, stream.log.append
+
+        def refuse(*_: object) -> None:
+            raise StorageError("write", "x", OSError(code, "no room"))
+
+        monkeypatch.setattr(log, "append", refuse)
+        return lambda: monkeypatch.setattr(log, "append", append)
 
     async def peer(self, **login: Any) -> Peer:
         """A peer that has logged in."""

@@ -41,11 +41,8 @@ class TlsServer:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Started; nothing in it may fail."""
-        try:
-            self.server.start()
+        with self.server:
             yield
-        finally:
-            self.server.end()
         assert "Traceback" not in self.server.log.read_text()
 
     def context(self) -> ssl.SSLContext:

@@ -18,6 +18,18 @@ RUN_OF_3 = run_frame(
 CUT = RUN_OF_3[FRAME_HEAD.size : -5]
 
 
+@pytest.fixture
+async def two(server: Harness) -> list[AmqpPeer]:
+    """A peer, and one behind a door: both publish to s."""
+    peers = [AmqpPeer(server.dial(AMQP)), AmqpPeer(server.dial(AMQP_IN_DOORS))]
+    for peer in peers:
+        await peer.log_in()
+        await peer.open()
+        await peer.declare("s")
+        await peer.confirm()
+    return peers
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -29,14 +41,8 @@ CUT = RUN_OF_3[FRAME_HEAD.size : -5]
     ],
     ids=["cut", "empty", "noise", "acks", "batch"],
 )
-async def test_what_is_no_run_ends_the_connection_alone(server: Harness, frame: bytes) -> None:
-    other = AmqpPeer(server.dial(AMQP))
-    behind = AmqpPeer(server.dial(AMQP_IN_DOORS))
-    for peer in (other, behind):
-        await peer.log_in()
-        await peer.open()
-        await peer.declare("s")
-        await peer.confirm()
+async def test_what_is_no_run_ends_the_connection_alone(two: list[AmqpPeer], frame: bytes) -> None:
+    other, behind = two
     await behind.send_bytes(RUN_OF_3)
     assert await behind.expect(m.BasicAck) == m.BasicAck(3, True)
     await behind.send_bytes(RUN_OF_3 + frame)
@@ -47,14 +53,10 @@ async def test_what_is_no_run_ends_the_connection_alone(server: Harness, frame: 
     assert (await other.declare("s")).messages == 7
 
 
-async def test_a_door_that_goes_takes_its_connection_alone(server: Harness) -> None:
-    other = AmqpPeer(server.dial(AMQP))
-    behind = AmqpPeer(server.dial(AMQP_IN_DOORS))
-    for peer in (other, behind):
-        await peer.log_in()
-        await peer.open()
-        await peer.declare("s")
-        await peer.confirm()
+async def test_a_door_that_goes_takes_its_connection_alone(
+    server: Harness, two: list[AmqpPeer]
+) -> None:
+    other, behind = two
     await behind.send_bytes(RUN_OF_3 + RUN_OF_3[:-1])  # of the second one the end is missing
     await behind.expect(m.BasicAck)
     await behind.stream.aclose()

@@ -1,6 +1,5 @@
 """AMQP consumers of segments that are only in an object store."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,16 +11,8 @@ from streamd.wire.amqp091.values import Field
 from tests.connections.amqp091.test_messages import bodies, numbers, offsets
 from tests.support.amqp import AmqpPeer, fields, open_peer
 from tests.support.cold import make_stream_cold
-from tests.support.fake_store import FakeStore, late_answers
+from tests.support.fake_store import FakeStore
 from tests.support.server import Harness
-
-
-@pytest.fixture
-def store(server: Harness) -> Iterator[FakeStore]:
-    store = FakeStore()
-    server.server.broker.fetcher.use(store)
-    with late_answers(store):
-        yield store
 
 
 @pytest.fixture

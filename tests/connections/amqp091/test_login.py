@@ -194,13 +194,21 @@ async def test_a_stop_of_the_server_is_announced(server: Harness) -> None:
 
 
 class TestChannels:
-    async def test_opened_twice(self, server: Harness) -> None:
+    @pytest.mark.parametrize(
+        ("method", "code"),
+        [
+            (m.ChannelOpen(), 504),  # which it is
+            (method_frame(2, declare("s")), 504),  # which is not open
+            (m.TxSelect(), 540),
+            (m.TxCommit(), 540),
+            (m.TxRollback(), 540),
+        ],
+    )
+    async def test_what_ends_the_connection(
+        self, server: Harness, method: object, code: int
+    ) -> None:
         peer = await open_peer(server)
-        await peer.connection_fails(m.ChannelOpen(), 504)
-
-    async def test_used_before_it_is_open(self, server: Harness) -> None:
-        peer = await open_peer(server)
-        await peer.connection_fails(method_frame(2, declare("s")), 504)
+        await peer.connection_fails(method, code)
 
     async def test_more_than_were_agreed(self, server: Harness) -> None:
         peer = await open_peer(server, tune=(3, 4096, 0))
@@ -255,11 +263,6 @@ class TestChannels:
     async def test_old_clients_ask_for_access(self, server: Harness) -> None:
         peer = await open_peer(server)
         assert (await peer.ask(m.AccessRequest("/data"), m.AccessRequestOk)).ticket == 1
-
-    @pytest.mark.parametrize("method", [m.TxSelect(), m.TxCommit(), m.TxRollback()])
-    async def test_transactions(self, server: Harness, method: object) -> None:
-        peer = await open_peer(server)
-        await peer.connection_fails(method, 540)
 
     async def test_a_fault_of_one_channel_leaves_the_others(self, server: Harness) -> None:
         peer = await open_peer(server)

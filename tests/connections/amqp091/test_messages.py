@@ -1,6 +1,5 @@
 """AMQP 0-9-1: messages in and out; confirms, credit, offsets, filters, selectors, order."""
 
-import errno
 import gzip
 import random
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 
-from segments import StorageError
 from segments.codec import FILE_HEADER_SIZE, decode_chunk_header
 from segments.message import Message, MessageView
 from segments.selector import parse_sql
@@ -192,21 +190,14 @@ class TestPublishing:
         amqp = await open_peer(server, capabilities=able)
         await amqp.declare("s")
         await amqp.confirm()
-        await server.host.find("s").ready()
-        log = server.host.find("s").log
-        append = log.append
-
-        def refuse(*_: object) -> None:
-            raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
-
-        monkeypatch.setattr(log, "append", refuse)
+        make_room = await server.refuse("s", monkeypatch)
         await amqp.publish("s", b"one")
         await amqp.silence(0.5)
         await amqp.publish("s", b"two")
         if able:
             assert await amqp.expect(m.ConnectionBlocked) == m.ConnectionBlocked("low on disk")
         await amqp.silence(10)
-        monkeypatch.setattr(log, "append", append)
+        make_room()
         assert await amqp.expect(m.BasicAck) == m.BasicAck(2, True)
         if able:
             await amqp.expect(m.ConnectionUnblocked)
@@ -474,7 +465,7 @@ class TestConsuming:
         inner = b"".join(
             len(raw).to_bytes(4, "big") + raw for raw in (message + b"%02d" % n for n in (3, 4, 5))
         )
-        for number, (compression, data) in enumerate(((0, inner), (1, _gzip(inner)))):
+        for number, (compression, data) in enumerate(((0, inner), (1, gzip.compress(inner)))):
             batch = encode_sub_batch(10 + number, 3, compression, len(inner), data)
             await peer.send(c.Publish(1, 1, batch))
             await peer.confirmed(1)
@@ -502,10 +493,6 @@ class TestConsuming:
         await peer.confirmed(1)
         await amqp.consume("s", x_stream_offset=3)
         assert bodies(await amqp.deliveries(2)) == [b"03", b"04"]
-
-
-def _gzip(data: bytes) -> bytes:
-    return gzip.compress(data)
 
 
 class TestFilters:

@@ -1,13 +1,10 @@
 """Links that read segments which are only in an object store."""
 
 from streamd.wire.amqp10 import performatives as p
-from tests.connections.amqp091.test_cold import store
 from tests.support.amqp10 import FIRST, Amqp10Peer, bodies, numbers, open_peer
 from tests.support.cold import make_stream_cold
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness
-
-__all__ = ["store"]
 
 
 async def cold(server: Harness, store: FakeStore, count: int) -> Amqp10Peer:

@@ -27,13 +27,6 @@ from tests.support.amqp10 import (
 from tests.support.server import OK, Harness
 
 
-@pytest.fixture
-async def peer(server: Harness) -> Amqp10Peer:
-    """A peer with a session, and stream s."""
-    await (await server.peer()).create("s")
-    return await open_peer(server)
-
-
 def offsets(found: list[Delivery]) -> list[int]:
     return [delivery.offset for delivery in found]
 
@@ -114,12 +107,6 @@ class TestAttaching:
         found = await peer.attach_receiver(**modes)
         assert found.source is not None
         assert (found.snd_settle_mode, found.rcv_settle_mode) == (p.SETTLED, p.SECOND)
-
-    async def test_without_the_right(self, peer: Amqp10Peer, server: Harness) -> None:
-        directory = server.server.directory
-        await directory.put_permission(PermissionRow("guest", "/", ".*", ".*", "other"))
-        await peer.send(p.Attach("x", 1, p.RECEIVER, source=p.Source("/queues/s")))
-        await peer.session_ends("amqp:unauthorized-access", "read access to queue 's'")
 
     async def test_a_right_that_is_lost(self, peer: Amqp10Peer, server: Harness) -> None:
         await peer.consume()

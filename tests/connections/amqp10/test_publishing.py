@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import trio
 
-from segments import StorageError
 from segments.amqp10 import Symbol, encode_map, encode_symbol, encode_text
 from segments.amqp10_codes import Section
 from segments.message import Message, MessageView, Properties
@@ -33,16 +32,8 @@ from tests.support.amqp10 import (
     filters,
     kind_of,
     numbers,
-    open_peer,
 )
 from tests.support.server import OK, Harness
-
-
-@pytest.fixture
-async def peer(server: Harness) -> Amqp10Peer:
-    """A peer with a session, and stream s."""
-    await (await server.peer()).create("s")
-    return await open_peer(server)
 
 
 def section(code: int, value: bytes) -> bytes:
@@ -544,19 +535,12 @@ class TestDisks:
         await (await server.peer()).create("other")
         await peer.attach_sender()
         await peer.expect(p.Flow)
-        await server.host.find("other").ready()
-        log = server.host.find("other").log
-        append = log.append
-
-        def refuse(*_: object) -> None:
-            raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
-
-        monkeypatch.setattr(log, "append", refuse)
+        make_room = await server.refuse("other", monkeypatch)
         await peer.publish(annotated(x_cc=["other"]))
         await trio.sleep(5)
         assert len(await stored(server)) == 1
         await peer.silence()
-        monkeypatch.setattr(log, "append", append)
+        make_room()
         assert await peer.outcomes(1) == {0: ACCEPTED}
 
     async def test_a_full_one(
@@ -565,20 +549,13 @@ class TestDisks:
         """Sessions that publish get no window for a while; what is on its way is stored."""
         await peer.attach_sender()
         await peer.expect(p.Flow)
-        await server.host.find("s").ready()
-        log = server.host.find("s").log
-        append = log.append
-
-        def refuse(*_: object) -> None:
-            raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
-
-        monkeypatch.setattr(log, "append", refuse)
+        make_room = await server.refuse("s", monkeypatch)
         await peer.publish(Message(b"one"))
         await peer.silence(0.5)
         await peer.publish(Message(b"two"))
         assert (await peer.expect(p.Flow)).incoming_window == 0
         await peer.silence(10)
-        monkeypatch.setattr(log, "append", append)
+        make_room()
         found = [await peer.next(), await peer.next()]
         (flow,) = [one for one in found if isinstance(one, p.Flow)]
         assert flow.incoming_window == 400
@@ -595,12 +572,7 @@ class TestDisks:
     ) -> None:
         await peer.attach_sender()
         await peer.expect(p.Flow)
-        await server.host.find("s").ready()
-
-        def refuse(*_: object) -> None:
-            raise StorageError("write", "x", OSError(errno.EIO, "broken"))
-
-        monkeypatch.setattr(server.host.find("s").log, "append", refuse)
+        await server.refuse("s", monkeypatch, errno.EIO)
         await peer.publish(Message(b"one"), settled=settled)
         if settled:
             await peer.detached("amqp:resource-limit-exceeded", "accepts no more messages")
@@ -638,12 +610,7 @@ class TestEnds:
         await (await server.peer()).create("other")
         await peer.attach_sender()
         await peer.expect(p.Flow)
-        await server.host.find("other").ready()
-
-        def refuse(*_: object) -> None:
-            raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
-
-        monkeypatch.setattr(server.host.find("other").log, "append", refuse)
+        await server.refuse("other", monkeypatch)
         await peer.publish(annotated(x_cc=["other"]))
         await trio.sleep(5)
         assert len(await stored(server)) == 1

@@ -1,7 +1,6 @@
 """Stream consumers of segments that are only in an object store, which may be slow or away."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import trio
@@ -14,19 +13,10 @@ from streamd.wire.stream.fields import OffsetSpecification
 from tests.connections.stream.test_consuming import at, since
 from tests.connections.stream.test_publishing import bodies
 from tests.support.cold import make_stream_cold
-from tests.support.fake_store import FakeStore, late_answers
+from tests.support.fake_store import FakeStore
 from tests.support.server import FIRST, LAST, OK, Harness, Peer
 
 _LARGE = 300_000
-
-
-@pytest.fixture
-def store(server: Harness) -> Iterator[FakeStore]:
-    """That the server reads from."""
-    store = FakeStore()
-    server.server.broker.fetcher.use(store)
-    with late_answers(store):
-        yield store
 
 
 @pytest.fixture(params=["plenty", "nothing"])
@@ -328,13 +318,6 @@ async def test_chaos(peer: Peer, server: Harness, store: FakeStore) -> None:
     assert fetcher.num_errors
 
 
-def _kept(server: Harness) -> int:
-    """Bytes of the cache that somebody keeps there."""
-    cache = server.server.broker.fetcher.cache
-    cache.shrink(0)
-    return cache.num_bytes
-
-
 async def test_who_has_no_credit_keeps_nothing_in_the_cache(
     peer: Peer, server: Harness, store: FakeStore
 ) -> None:
@@ -347,7 +330,8 @@ async def test_who_has_no_credit_keeps_nothing_in_the_cache(
     for n in range(8):
         assert await ids(peer, 1) == [10 * n]
         await peer.silence()
-        assert not _kept(server)
+        server.server.broker.fetcher.cache.shrink(0)
+        assert not server.server.broker.fetcher.cache.num_bytes
         await peer.send(c.Credit(1, 1))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings, strategies as st
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from streamd.config import OUTBOX_BYTES
 from streamd.wire.stream import ResponseCode, State, codec, commands as c
@@ -29,19 +29,6 @@ class TestEnd:
         peer.connection.state = State.CLOSING
         assert await peer.next() == c.CloseResponse(9, OK)
         await peer.ended()
-
-    async def test_nothing_is_left_of_a_connection_that_ended(
-        self, server: Harness, peer: Peer
-    ) -> None:
-        await peer.create("s")
-        other = await server.peer()
-        await other.declare("s")
-        await other.subscribe("s")
-        await other.vanish()
-        await wait_all_tasks_blocked()
-        assert len(server.host.observers) == 1
-        assert len(server.server._running) == 1
-        assert not server.host.find("s").waiters
 
     @pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 20, 400])
     async def test_a_peer_that_vanishes_within_a_frame(
@@ -173,14 +160,6 @@ def test_any_commands_in_any_order_break_nothing_else(tmp_path: Path) -> None:
 
 
 class TestHeartbeats:
-    async def test_sent_while_nothing_else_is(self, server: Harness) -> None:
-        peer = await server.peer(heartbeat=2)
-        for _ in range(3):
-            started = trio.current_time()
-            await peer.expect(c.Heartbeat)
-            assert trio.current_time() - started <= 2
-            await peer.send(c.Heartbeat())
-
     async def test_not_sent_while_something_else_is(self, server: Harness) -> None:
         peer = await server.peer(heartbeat=10)
         for _ in range(100):
@@ -237,8 +216,9 @@ class TestSlowPeers:
         assert len(await stuck.bodies(500)) == 500
 
     async def test_a_peer_that_reads_no_answers_is_not_read_from(self, server: Harness) -> None:
+        """Nor is it blamed for its silence meanwhile."""
         peer = server.connect(reads_slowly=True)
-        await peer.log_in()
+        await peer.log_in(heartbeat=5)
         request = codec.encode(c.DescribeStreams(1, ("x" * 1000,)))
         sent = 0
         with trio.move_on_after(60):
@@ -248,15 +228,6 @@ class TestSlowPeers:
         (link,) = server.server._running
         assert sent < 4 * OUTBOX_BYTES
         assert link._outbox._size < 2 * OUTBOX_BYTES
-
-    async def test_it_is_not_blamed_for_silence_meanwhile(self, server: Harness) -> None:
-        peer = server.connect(reads_slowly=True)
-        await peer.log_in(heartbeat=5)
-        request = codec.encode(c.DescribeStreams(1, ("x" * 1000,)))
-        with trio.move_on_after(60):
-            while True:
-                await peer.stream.send_all(request * 10)
-        assert len(server.server._running) == 1
 
     async def test_answers_get_in_between_chunks(self, server: Harness) -> None:
         writer = await server.peer()
@@ -276,16 +247,6 @@ class TestSlowPeers:
 
 
 class TestLimits:
-    async def test_connections(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        async with harness(tmp_path, max_connections=3) as server:
-            peers = [await server.peer() for _ in range(3)]
-            extra = server.connect()
-            await extra.ended()
-            assert "3 connections are open" in caplog.text
-            await peers[0].vanish()
-            await wait_all_tasks_blocked()
-            await server.peer()
-
     async def test_a_thousand_idle_ones(self, server: Harness) -> None:
         peers = [await server.peer() for _ in range(1000)]
         await peers[0].create("s")

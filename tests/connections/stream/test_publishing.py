@@ -112,10 +112,7 @@ class TestChunks:
     async def read_chunks(self, peer: Peer, count: int) -> list[int]:
         """How many messages each chunk has, in order."""
         await peer.subscribe("s", credit=1000)
-        sizes: list[int] = []
-        while sum(sizes) < count:
-            sizes.append((await peer.chunk()).header.num_records)
-        return sizes
+        return await self.read_more(peer, count)
 
     async def test_a_small_frame_is_one_chunk(self, writer: Peer) -> None:
         for n in range(3):
