@@ -153,7 +153,8 @@ class StreamLogs:
         except UnrestoredError as error:
             if tier is None:
                 raise
-            await tier.lost_copies.restore_again(self._virtual_host, row.name, error, tail)
+            restore_again = tier.lost_copies.restore_again
+            tail = await restore_again(self._virtual_host, row.name, error, tail)
         return await threads.in_thread(self._open_existing, row, stream, tail)
 
     def _open_existing(self, row: StreamRow, stream: Stream, tail: StoredTail | None) -> Log:

@@ -1610,6 +1610,15 @@ _LOGGED = [
         by="tests/broker/tier/test_wal_ends.py::test_a_machine_that_is_lost_brings_no_stream_back_whose_end_was_answered",
     ),
     Guard(
+        "a log says that a stream is gone before anything of it goes",
+        "tier",
+        "streamd/broker/tier/removals.py",
+        "        return (one for one in self._pending if all(map(is_told, one.streams)))\n",
+        "        return iter(self._pending)\n",
+        by="tests/broker/tier/test_wal_ends.py::"
+        "test_a_stream_whose_end_no_log_says_comes_back_whole",
+    ),
+    Guard(
         "a stream is opened when logs are read",
         "tier",
         "streamd/broker/tier/tier.py",

@@ -61,14 +61,17 @@ class LostCopies:
 
     async def restore_again(
         self, host: Name, name: Name, unrestored: UnrestoredError, tail: StoredTail | None
-    ) -> None:
+    ) -> StoredTail | None:
         """Restore a stream that could not be, as something was missing in the store.
 
         Args:
             host: where it is.
             name: of it; it is not open.
             unrestored: why it was not restored before.
-            tail: what write-ahead logs have of it.
+            tail: what write-ahead logs have of it, or of an earlier one of its name.
+
+        Returns:
+            What they have of it; None for nothing.
 
         Raises:
             UnrestoredError: it cannot be restored now either.
@@ -78,12 +81,14 @@ class LostCopies:
         with trio.move_on_after(_COPY_SECONDS) as limit:
             try:
                 await owner.taken()
-                is_done = await ask(self._restore_stream, host, name)
-                if not is_done and LACKED in str(unrestored):
+                manifest = await ask(self._restore_stream, host, name)
+                if tail is not None and _is_of_earlier(tail, manifest):
+                    tail = None
+                if manifest is None and LACKED in str(unrestored):
                     await owner.check()  # it may have been another place that had nothing
                     folder, epoch = stream_folder(self._data, host, name), owner.identity.epoch
                     await threads.in_thread(begin_without_manifest, folder, epoch, tail)
-                elif not is_done:
+                elif manifest is None:
                     reason = "the tier does not have it any more"
             except (TierError, FormatError) as error:
                 reason = str(error)
@@ -93,12 +98,13 @@ class LostCopies:
         if reason:
             raise UnrestoredError(reason)
         logger.warning("stream %s: %s: it is restored now", name, unrestored)
+        return tail
 
-    def _restore_stream(self, host: Name, name: Name) -> bool:
+    def _restore_stream(self, host: Name, name: Name) -> Manifest | None:
         owner = self._ownership
         folders = folders_of(owner.store, host, name)
         restored = restore_stream(self._data, owner.store, owner.identity, owner.since, folders)
-        return restored is not None
+        return None if restored is None else restored.manifest
 
     def _put_back(self, key: StreamKey, folder: str, found: KeptManifest | None) -> str:
         """Write a copy of what the store has; why it cannot be, empty when it is done; blocks."""
@@ -127,3 +133,8 @@ class LostCopies:
                 for suffix in suffixes:
                     self._disk.remove(file_path(folder, base, suffix))
         return ""
+
+
+def _is_of_earlier(tail: StoredTail, manifest: Manifest | None) -> bool:
+    """A tail is that of an earlier stream of its name, of which nothing is to come back."""
+    return tail.is_deleted if manifest is None else tail.key != manifest.stream

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import trio
@@ -37,6 +37,8 @@ class Removals:
         ownership: says when something may be removed.
         uploader: of streams that are deleted nothing is on its way any more.
         streams: of the server, which are in the tier or may come to be.
+        is_end_told: write-ahead logs do not bring a stream back that is gone. Until then nothing
+            of it is removed: another machine would go on in the middle of it.
         now_ms: the wall clock.
         delay_ms: that an object stays which no manifest names any more.
     """
@@ -48,12 +50,13 @@ class Removals:
         ownership: Ownership,
         uploader: Uploader,
         streams: dict[tuple[Name, Name], TieredStream],
+        is_end_told: Callable[[StreamKey], bool],
         now_ms: Callable[[], int],
         delay_ms: int,
     ) -> None:
         self._data, self._disk = data, disk
         self._ownership, self._uploader, self._streams = ownership, uploader, streams
-        self._now_ms, self._delay_ms = now_ms, delay_ms
+        self._is_end_told, self._now_ms, self._delay_ms = is_end_told, now_ms, delay_ms
         self._deletions = Deletions(data, disk)
         self._pending: list[Deletion] = []
         self._has_pending = trio.Event()
@@ -194,12 +197,16 @@ class Removals:
 
     def _due(self) -> Deletion | None:
         now_ms = self._now_ms()
-        return next((one for one in self._pending if _due_ms(one) <= now_ms), None)
+        return next((one for one in self._allowed() if _due_ms(one) <= now_ms), None)
+
+    def _allowed(self) -> Iterator[Deletion]:
+        is_told = self._is_end_told
+        return (one for one in self._pending if all(map(is_told, one.streams)))
 
     def _seconds_to_remove(self) -> float:
-        if not self._pending or not self._ownership.may_write:
+        first_ms = min(map(_due_ms, self._allowed()), default=None)
+        if first_ms is None or not self._ownership.may_write:
             return float("inf")
-        first_ms = min(map(_due_ms, self._pending))
         return max(0.0, (first_ms - self._now_ms()) / 1_000)
 
     async def _carry_out(self, deletion: Deletion) -> None:

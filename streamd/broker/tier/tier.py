@@ -113,7 +113,14 @@ class Tier:
         self.ownership = ownership = Ownership(config, identity, disk, self, open_store)
         self.uploader = Uploader(supervisor, lambda: ownership.may_write, ownership.look_again)
         self.removals = Removals(
-            config.data, disk, ownership, self.uploader, self._streams, now_ms, delay_ms
+            config.data,
+            disk,
+            ownership,
+            self.uploader,
+            self._streams,
+            self._is_end_told,
+            now_ms,
+            delay_ms,
         )
         self.lost_copies = LostCopies(config.data, disk, ownership)
         self._confirms_all = config.confirm == STORE
@@ -124,6 +131,7 @@ class Tier:
             self._find,
             interval,
             traffic.slot_seconds,
+            self.removals.look,
             may_move=ownership.may_move,
         )
         self._parts = TierParts(
@@ -300,6 +308,9 @@ class Tier:
         await self.confirms.ends_stored()
         await self.removals.carried_out(deletions)
         await self._catalog_stored()
+
+    def _is_end_told(self, key: StreamKey) -> bool:
+        return self.confirms.is_end_told(key)
 
     # -- ages
 

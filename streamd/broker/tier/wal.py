@@ -425,6 +425,7 @@ class StoreConfirms:
         may_move: what is at the store's address may be another one for a while, as with a file
             system that is not mounted: each slot is looked for when it was written.
         slot_seconds: see ConfirmWatch.
+        told: called when `is_end_told` may have become true.
 
     Attributes:
         watch: says why confirms wait.
@@ -437,16 +438,18 @@ class StoreConfirms:
         find: Callable[[str, str], "Uploads | None"],
         interval: float,
         slot_seconds: Histogram,
+        told: Callable[[], None] = lambda: None,
         *,
         may_move: bool = False,
     ) -> None:
         self.watch = ConfirmWatch(slot_seconds)
         self._data, self._ownership, self._find, self._interval = data, ownership, find, interval
-        self._may_move = may_move
+        self._told, self._may_move = told, may_move
         self._tails: Tails | None = None
         self._streams: dict[StreamKey, WalStream] = {}
         self._queue: dict[WalStream, None] = {}
         self._deleted: list[StreamKey] = []
+        self._untold: set[StreamKey] = set()  # of streams that are gone, until that is stored
         self._num_ends = self._num_ends_stored = 0
         self._behind: dict[OpenLog, None] = {}
         self._waiting = self._under_way = 0  # bytes
@@ -581,6 +584,7 @@ class StoreConfirms:
         if self._tails is not None:
             self._tails.streams.pop(key, None)
         self._deleted.append(key)
+        self._untold.add(key)
         self._num_ends += 1
         self._work.set()
 
@@ -593,6 +597,10 @@ class StoreConfirms:
     def known_of(self, virtual_host: str, names: Iterable[str]) -> set[str]:
         """Those of some streams that logs may have something of."""
         return {key.stream for key in self._known(virtual_host, frozenset(names))}
+
+    def is_end_told(self, key: StreamKey) -> bool:
+        """Logs say of a stream that is gone that it is, where they have something of it."""
+        return self._tails is not None and key not in self._untold
 
     async def ends_stored(self) -> None:
         """Return when logs say of all streams that are gone now that they are."""
@@ -638,6 +646,7 @@ class StoreConfirms:
                         self._end_stream(key)
                 self.watch.goes_on()
         self._changed.unpark_all()
+        self._told()
 
     def _path_of(self, key: StreamKey) -> str | None:
         """Where the chunks of a stream are kept until it is opened."""
@@ -768,6 +777,9 @@ class StoreConfirms:
             self._under_way -= sent.size
             self._slots.add(sent.slot, size)
             self._num_ends_stored = sent.num_ends
+            if told := {one.key for one in sent.slot.sections if one.is_deleted}:
+                self._untold -= told
+                self._told()
             for stream, taken in sent.took:
                 num_chunks = min(taken.num_chunks, stream.num_held)
                 stream.num_held -= num_chunks

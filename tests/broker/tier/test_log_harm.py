@@ -29,7 +29,9 @@ from streamd.broker.tier.identity import Identity
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
 from streamd.server import StartError
+from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
+    A_FRAME,
     SEGMENT_BYTES,
     bodies,
     manifest_of,
@@ -40,7 +42,7 @@ from tests.broker.tier.support import (
 )
 from tests.broker.tier.test_catalog_log import _earlier
 from tests.support.fake_store import Call, FakeStore
-from tests.support.server import FIRST, Harness
+from tests.support.server import FIRST, OK, Harness
 
 _ME = Identity("a" * 16, 1, "1" * 16)
 
@@ -156,6 +158,31 @@ async def test_streams_that_a_backup_lacks(
             await peer.store([b"new"], first_id=1)
         async with server.host.find("local").opened() as log:
             assert log.next_offset > 1 << 40  # readers may have seen what it had
+
+
+@pytest.mark.parametrize("is_uploaded", [False, True])
+async def test_a_stream_that_a_backup_lacks_gets_nothing_of_an_earlier_one(
+    tmp_path: Path, *, is_uploaded: bool
+) -> None:
+    """That one was deleted, and slots still have its messages."""
+    store, backup = FakeStore(), tmp_path / "backup"
+    async with tiered(tmp_path / "a", store):
+        await passes(3)
+    shutil.copytree(tmp_path / "a", backup)
+    async with tiered(tmp_path / "a", store) as server:
+        await _declare(server, "s", 2, stream_confirm="store")
+        assert await (await server.peer()).code(c.Delete, "s") == OK
+        await _declare(server, "s", int(is_uploaded))
+        if is_uploaded:
+            await tier_of(server).upload(server.host.name, [Name("s")], 60)
+        await passes(3)
+    async with tiered(backup, store, confirm="store") as server:
+        peer = await server.peer()
+        await peer.declare("s")
+        await peer.store([b"new"], first_id=1)
+        await peer.subscribe("s", FIRST)
+        expected = [*bodies(0, A_FRAME * is_uploaded), b"new"]
+        assert await peer.bodies(len(expected)) == expected
 
 
 async def test_marks_alone_bring_a_snapshot(

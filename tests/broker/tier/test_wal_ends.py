@@ -109,6 +109,28 @@ async def test_an_end_that_the_store_does_not_know_is_not_answered(
         assert "s" not in server.host.names()
 
 
+@pytest.mark.parametrize("is_left", [False, True])
+async def test_a_stream_whose_end_no_log_says_comes_back_whole(
+    tmp_path: Path, *, is_left: bool
+) -> None:
+    """Its messages are in the tier and behind that in a log: no half of it has gone."""
+    store = FakeStore()
+    async with tiered(tmp_path / "old", store) as server:
+        peer = await _publisher(server, **STORE)
+        await peer.store(bodies(0))
+        await tier_of(server).upload(server.host.name, [Name("s")], 60)
+        await tier_of(server).confirms.shorten()
+        await peer.store(bodies(20), 21)
+        store.fail(key=WAL_FOLDER, times=-1)
+        if is_left:
+            store.fail(name="delete", times=-1)
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        lost = _copy(store)
+    async with tiered(tmp_path / "new", lost, restore=True) as server:
+        assert await _all(server) == bodies(0, 40)
+        await tier_of(server).upload(server.host.name, [Name("s")], 60)
+
+
 async def test_a_stream_that_ends_before_logs_are_read_stays_so(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
