@@ -320,8 +320,7 @@ class TestVirtualHosts:
         peer = await enter(server, "guest")
         other = await enter(server, "guest", "team/a")
         assert await other.code(c.StreamStats, "s") == NO_STREAM
-        await other.create("s")
-        await other.declare("s")
+        await other.begin("s")
         await other.store([b"x"])
         assert (await peer.ask(c.StreamStats, "s")).statistics[0].value == -1
         hosts = await must(peer, "vhost.list")

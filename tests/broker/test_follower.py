@@ -209,8 +209,7 @@ async def test_a_stream_that_is_created_again_is_another_one(
         async with writer.changing() as writing:
             await writing.host.delete("s", lambda: None)
             other = await writing.peer()
-            await other.create("s")
-            await other.declare("s")
+            await other.begin("s")
             await other.store([b"c"])
         writer.put(manifest, is_deleted=True)
         writer.upload("s", creation="00000002")
@@ -654,8 +653,7 @@ async def _beside(
     """A server that uploads, its publisher, one that reads, and its consumer."""
     async with tiered(folder / "a", store) as writing:
         publisher = await writing.peer()
-        await publisher.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await publisher.declare("s", reference="p")
+        await publisher.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES)
         await publish(publisher, 0, 12)
         await trio.sleep(5)
         with patch.context() as reading:

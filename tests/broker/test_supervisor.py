@@ -123,8 +123,7 @@ ELSEWHERE = {
 async def use(server: Harness) -> None:
     """Something for every background task to do."""
     peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes="1000", max_age="30s")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000", max_age="30s")
     for number in range(5):
         await peer.store([bytes(600)], 2 * number, values=[b"v"])
         await peer.store([b"x"], 2 * number + 1, values=[b"other"])

@@ -166,8 +166,7 @@ class TestDelete:
 
     async def test_deleted_is_deleted(self, server: Harness, peer: Peer) -> None:
         assert await peer.code(c.Delete, "s") == NO_STREAM
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p")
         await peer.store(bodies(5))
         await peer.send(c.StoreOffset("app", "s", 3))
         assert await peer.code(c.Delete, "s") == OK
@@ -218,8 +217,7 @@ class TestDelete:
         assert left == [0]
 
     async def test_a_consumer_in_the_middle_of_it(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         for n in range(4):
             await peer.store([b"x" * 100_000] * 5, first_id=5 * n)
         reader = server.connect(reads_slowly=True)
@@ -234,8 +232,7 @@ class TestDelete:
 
 class TestRetention:
     async def test_by_size(self, peer: Peer) -> None:
-        await peer.create("s", max_length_bytes="100000", stream_max_segment_size_bytes="50000")
-        await peer.declare("s")
+        await peer.begin("s", max_length_bytes="100000", stream_max_segment_size_bytes="50000")
         for n in range(20):
             await peer.store([b"x" * 1000] * 100, first_id=100 * n)
         await trio.sleep(1)
@@ -248,8 +245,7 @@ class TestRetention:
         assert (await peer.chunk()).header.chunk_id == figures["first_chunk_id"]
 
     async def test_by_age_also_while_nobody_writes(self, peer: Peer) -> None:
-        await peer.create("s", max_age="1h", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
+        await peer.begin("s", max_age="1h", stream_max_segment_size_bytes="1000")
         for n in range(3):
             await peer.store([b"x" * 1000], first_id=n)
         await trio.sleep(3500)
@@ -258,8 +254,7 @@ class TestRetention:
         assert dict((await peer.ask(c.StreamStats, "s")).statistics)["first_chunk_id"] == 2
 
     async def test_a_slow_reader_goes_on_behind_the_gap(self, peer: Peer) -> None:
-        await peer.create("s", max_length_bytes="1", stream_max_segment_size_bytes="1")
-        await peer.declare("s")
+        await peer.begin("s", max_length_bytes="1", stream_max_segment_size_bytes="1")
         await peer.store([b"0"])
         await peer.subscribe("s", credit=1)
         assert (await peer.chunk()).header.chunk_id == 0
@@ -326,8 +321,7 @@ class TestRestart:
         async with harness(tmp_path) as server:
             peer = await server.peer()
             for number, name in enumerate(("good", "bad", "gone")):
-                await peer.create(name)
-                await peer.declare(name, number)
+                await peer.begin(name, number)
         segment = next(tmp_path.glob("streams/*/bad/*.segment"))
         segment.write_bytes(b"not a segment at all")
         (gone,) = tmp_path.glob("streams/*/gone")
@@ -355,8 +349,7 @@ class TestRestart:
         earlier = catalog.read_bytes()
         async with harness(tmp_path) as server:
             peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+            await peer.begin("s")
             await peer.store([b"precious"])
         catalog.write_bytes(earlier)
         async with harness(tmp_path) as server:
@@ -369,8 +362,7 @@ class TestRestart:
     async def test_a_folder_with_streams_and_no_catalog(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as server:
             peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+            await peer.begin("s")
             await peer.store([b"precious"])
         (tmp_path / "catalog.sqlite").unlink()
         with pytest.raises(StartError, match="has streams and no catalog: put its file"):

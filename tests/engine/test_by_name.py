@@ -1,7 +1,6 @@
 """Operations from bytes that a user has sent: an answer or a refusal, whatever the bytes are."""
 
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from streamd.engine import Caller
 from streamd.engine.by_name import carry_out
 from streamd.operations.errors import Refused
-from tests.support.server import harness
+from tests.support.server import Harness, Peer
 
 ODD = [
     b"",
@@ -22,26 +21,23 @@ ODD = [
 
 
 @pytest.mark.parametrize("name", ["stream.create", "overview.get", "none", ""])
-async def test_odd_bytes_are_refused(tmp_path: Path, name: str) -> None:
-    async with harness(tmp_path) as server:
-        directory = server.server.directory
-        account = directory.account("guest")
-        assert account is not None
-        caller = Caller(directory, account)
-        for fields in ODD:
-            with suppress(Refused):
-                await carry_out(server.server.engine, caller, name, fields)
+async def test_odd_bytes_are_refused(server: Harness, name: str) -> None:
+    directory = server.server.directory
+    account = directory.account("guest")
+    assert account is not None
+    caller = Caller(directory, account)
+    for fields in ODD:
+        with suppress(Refused):
+            await carry_out(server.server.engine, caller, name, fields)
 
 
-async def test_what_has_another_field_is_not_done(tmp_path: Path) -> None:
+async def test_what_has_another_field_is_not_done(server: Harness, peer: Peer) -> None:
     """Without the name that was meant, all connections would be closed."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        directory = server.server.directory
-        account = directory.account("guest")
-        assert account is not None
-        caller = Caller(directory, account)
-        fields = msgspec.msgpack.encode({"nam": "127.0.0.1:1", "reason": ""})
-        with pytest.raises(Refused, match="there is no field 'nam'"):
-            await carry_out(server.server.engine, caller, "connection.close", fields)
-        await peer.create("s")
+    directory = server.server.directory
+    account = directory.account("guest")
+    assert account is not None
+    caller = Caller(directory, account)
+    fields = msgspec.msgpack.encode({"nam": "127.0.0.1:1", "reason": ""})
+    with pytest.raises(Refused, match="there is no field 'nam'"):
+        await carry_out(server.server.engine, caller, "connection.close", fields)
+    await peer.create("s")

@@ -48,55 +48,53 @@ class Lasting(Operation[bool], frozen=True, kw_only=True):
 
 
 @pytest.mark.parametrize("loses", [False, True])
-async def test_what_takes_long_ends_with_the_right_alone(tmp_path: Path, loses: bool) -> None:
-    async with harness(tmp_path) as server:
-        directory = server.server.directory
-        await directory.put_user("ada", tags=["administrator"])
-        ada = directory.account("ada")
-        assert ada is not None
+async def test_what_takes_long_ends_with_the_right_alone(server: Harness, loses: bool) -> None:
+    directory = server.server.directory
+    await directory.put_user("ada", tags=["administrator"])
+    ada = directory.account("ada")
+    assert ada is not None
 
-        async def handle(_call: Call, _request: Lasting) -> bool:
-            tags = ["monitoring"] if loses else ["administrator", "monitoring"]
-            await directory.put_user("ada", tags=tags)
-            await trio.sleep(5)
-            return True
+    async def handle(_call: Call, _request: Lasting) -> bool:
+        tags = ["monitoring"] if loses else ["administrator", "monitoring"]
+        await directory.put_user("ada", tags=tags)
+        await trio.sleep(5)
+        return True
 
-        engine, caller = Engine({Lasting: handle}, hosts=()), Caller(directory, ada)
-        if not loses:
-            assert await engine.ask(caller, Lasting())
-            return
-        with pytest.raises(Refused, match="lost the right"):
-            await engine.ask(caller, Lasting())
-        with pytest.raises(Refused, match="not an administrator") as refused:
-            await engine.ask(caller, Lasting())
-        assert refused.value.reason is Reason.ACCESS_REFUSED
+    engine, caller = Engine({Lasting: handle}, hosts=()), Caller(directory, ada)
+    if not loses:
+        assert await engine.ask(caller, Lasting())
+        return
+    with pytest.raises(Refused, match="lost the right"):
+        await engine.ask(caller, Lasting())
+    with pytest.raises(Refused, match="not an administrator") as refused:
+        await engine.ask(caller, Lasting())
+    assert refused.value.reason is Reason.ACCESS_REFUSED
 
 
 class Shown(Operation[tuple[str, ...]], frozen=True, kw_only=True):
     """Show what depends on who asks."""
 
 
-async def test_what_is_shown_is_what_one_may_see_at_its_end(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        directory = server.server.directory
-        await directory.put_user("ada", tags=["administrator"])
-        ada = directory.account("ada")
-        assert ada is not None
-        changes = iter((["monitoring"], ["management"]))
+async def test_what_is_shown_is_what_one_may_see_at_its_end(server: Harness) -> None:
+    directory = server.server.directory
+    await directory.put_user("ada", tags=["administrator"])
+    ada = directory.account("ada")
+    assert ada is not None
+    changes = iter((["monitoring"], ["management"]))
 
-        async def handle(call: Call, _request: Shown) -> tuple[str, ...]:
-            tags = call.caller.tags
-            for change in changes:
-                await directory.put_user("ada", tags=change)
-                await trio.sleep(5)
-            return tags
+    async def handle(call: Call, _request: Shown) -> tuple[str, ...]:
+        tags = call.caller.tags
+        for change in changes:
+            await directory.put_user("ada", tags=change)
+            await trio.sleep(5)
+        return tags
 
-        engine, caller = Engine({Shown: handle}, hosts=()), Caller(directory, ada)
-        assert await engine.ask(caller, Shown()) == ("management",)
-        changes = iter((["administrator"],))
-        await directory.remove_user("ada")
-        with pytest.raises(Refused, match="is deleted"):
-            await engine.ask(caller, Shown())
+    engine, caller = Engine({Shown: handle}, hosts=()), Caller(directory, ada)
+    assert await engine.ask(caller, Shown()) == ("management",)
+    changes = iter((["administrator"],))
+    await directory.remove_user("ada")
+    with pytest.raises(Refused, match="is deleted"):
+        await engine.ask(caller, Shown())
 
 
 async def test_a_change_is_checked_again_in_its_turn(server: Harness) -> None:

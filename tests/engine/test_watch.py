@@ -26,8 +26,7 @@ async def test_a_consumer_that_is_minutes_behind(
         return [record.getMessage() for record in caplog.records]
 
     peer = await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"x"])
     await peer.subscribe("s", FIRST, credit=0, name="till")
     assert await look() == []

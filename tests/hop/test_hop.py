@@ -161,23 +161,22 @@ async def test_a_session_looks_for_what_it_may_do_now(tmp_path: Path) -> None:
         assert (ada.tags, ada.ended) == ((), "user 'ada' is deleted")
 
 
-async def test_who_is_cancelled_leaves_what_is_sent_whole(tmp_path: Path) -> None:
+async def test_who_is_cancelled_leaves_what_is_sent_whole(server: Harness) -> None:
     async def handle(_call: Call, request: Mirror) -> list[Any]:
         return [len(text) for text in request.texts]
 
-    async with harness(tmp_path) as server:
-        ours, theirs = lockstep_stream_pair()  # takes a piece only while somebody reads
-        engine = Engine({Mirror: handle}, hosts=())
-        async with trio.open_nursery() as nursery:
-            link = EngineLink(ours)
-            nursery.start_soon(link.run)
-            with trio.move_on_after(1):
-                await link.door.ask(Mirror(texts=("x" * 100_000,)))
-            directory = server.server.directory
-            door, traffic = DoorCaller(directory, "test"), ProtocolTraffic()
-            nursery.start_soon(Doorway(theirs, engine, directory, door, traffic).run)
-            assert await link.door.ask(Mirror(texts=("abc",))) == [3]
-            nursery.cancel_scope.cancel()
+    ours, theirs = lockstep_stream_pair()  # takes a piece only while somebody reads
+    engine = Engine({Mirror: handle}, hosts=())
+    async with trio.open_nursery() as nursery:
+        link = EngineLink(ours)
+        nursery.start_soon(link.run)
+        with trio.move_on_after(1):
+            await link.door.ask(Mirror(texts=("x" * 100_000,)))
+        directory = server.server.directory
+        door, traffic = DoorCaller(directory, "test"), ProtocolTraffic()
+        nursery.start_soon(Doorway(theirs, engine, directory, door, traffic).run)
+        assert await link.door.ask(Mirror(texts=("abc",))) == [3]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcffb"])

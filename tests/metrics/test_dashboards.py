@@ -25,8 +25,7 @@ def asked() -> list[tuple[str, dict[str, str]]]:
 @pytest.mark.parametrize("path", ["", "/per-object"])
 async def test_every_metric_that_dashboards_ask_for(server: Harness, path: str) -> None:
     peer = await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"a"])
     found = await Metrics(server).scrape(path)
     wanted = asked()

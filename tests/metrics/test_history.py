@@ -29,8 +29,7 @@ async def publish(peer: Peer, count: int, first_id: int) -> None:
 
 
 async def test_rates_of_the_server_and_of_a_stream(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await trio.sleep(20.05)
     await publish(peer, 50, 1)
     await peer.subscribe("s")
@@ -56,8 +55,7 @@ async def test_rates_of_the_server_and_of_a_stream(server: Harness, peer: Peer) 
 
 async def test_an_hour_and_no_more(server: Harness, peer: Peer) -> None:
     history = history_of(server)
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     stream = server.host.find("s")
     for n in range(400):
         if n < 200:

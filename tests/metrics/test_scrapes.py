@@ -280,8 +280,7 @@ async def test_streams_come_and_go_meanwhile(server: Harness) -> None:
         other, n = await server.peer(), 0
         while not is_over:
             n += 1
-            await other.create(f"goes-{number}-{n}")
-            await other.declare(f"goes-{number}-{n}")
+            await other.begin(f"goes-{number}-{n}")
             await other.store([b"m"], first_id=n)
             await other.subscribe(f"goes-{number}-{n}")
             await other.code(c.Delete, f"goes-{number}-{n}")

@@ -28,8 +28,7 @@ QUEUE_TYPE = {"queue_type": "rabbit_stream_queue"}
 
 async def test_the_stream_protocol(server: Harness) -> None:
     metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"x" * 90] * 7)
     await peer.store([b"y"] * 3, first_id=8)
     await peer.subscribe("s")
@@ -109,8 +108,7 @@ async def test_amqp(server: Harness) -> None:
 
 async def test_chunks_that_a_filter_rules_out(server: Harness) -> None:
     metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for n, value in enumerate((b"a", b"b", b"c", None)):
         await peer.store([b"m"] * 4, first_id=1 + 4 * n, values=[value] * 4)
     await peer.subscribe("s", filter__0="b")
@@ -136,8 +134,7 @@ async def test_counters_do_not_fall_while_consumers_learn_that_their_stream_is_g
 ) -> None:
     """A reader outlives its stream for a moment: what it has read counts all the time."""
     metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"m"] * 4)
     await peer.subscribe("s")
     await peer.bodies(4)
@@ -156,8 +153,7 @@ async def test_counters_do_not_fall_while_consumers_learn_that_their_stream_is_g
 
 async def test_lag_in_messages_and_seconds(server: Harness) -> None:
     metrics, peer, slow = Metrics(server), await server.peer(), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"m"])
     await slow.subscribe("s", credit=1, name="reader")
     await slow.bodies(1)
@@ -262,8 +258,7 @@ async def test_what_is_stored_counts_also_when_segments_and_logs_come_and_go(
     server: Harness,
 ) -> None:
     metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="4000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000", max_length_bytes="4000")
     stream = server.host.find("s")
     for n in range(30):
         await peer.store([b"x" * 400] * 2, first_id=1 + 2 * n)
@@ -314,8 +309,7 @@ async def test_a_stream_that_nobody_has_looked_at_is_not_told_as_empty(server: H
 
 async def test_of_many_turns_in_a_millisecond_a_few_are_measured_for_all(server: Harness) -> None:
     peer, seen = await server.peer(), server.server.broker.traffic.confirm_seconds
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for n in range(10):
         await peer.store([b"m"], first_id=1 + n)
     assert sum(seen.counts) == 2
@@ -332,8 +326,7 @@ async def test_latency_is_that_of_each_message(
     ticks = itertools.count(1)
     monkeypatch.setattr(log_writer.time, "monotonic", lambda: float(next(ticks)))
     peer, seen = await server.peer(), server.server.broker.traffic.confirm_seconds
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for n in range(3):
         await trio.sleep(0.01)
         await peer.store([b"m"] * 2, first_id=1 + 2 * n)
@@ -356,8 +349,7 @@ async def test_so_many_names_of_consumers_and_no_more(
 async def test_totals_are_sums_or_the_highest(server: Harness) -> None:
     peer, metrics = await server.peer(), Metrics(server)
     for n, name in enumerate("st"):
-        await peer.create(name)
-        await peer.declare(name, publisher_id=n)
+        await peer.begin(name, n)
         await peer.store([b"m"] * (2 + n), publisher_id=n)
         await peer.subscribe(name, credit=0, subscription_id=n)
     found = await metrics.scrape()
@@ -372,8 +364,7 @@ async def test_a_stream_that_goes_while_a_scrape_comes_to_it(
     """It is not told, but what has gone through it counts: once."""
     monkeypatch.setattr("streamd.net.turns._TURN_SECONDS", -1)  # others have it after each stream
     peer, told = await server.peer(), list[AllStreams]()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"m"] * 7)
     for n in range(100):
         await peer.create(f"before-{n}")

@@ -320,6 +320,13 @@ class Peer:
     async def declare(self, name: str, publisher_id: int = 1, reference: str = "") -> None:
         assert await self.code(c.DeclarePublisher, publisher_id, reference, name) == OK
 
+    async def begin(
+        self, name: str, publisher_id: int = 1, reference: str = "", **arguments: str
+    ) -> None:
+        """Create a stream and declare a publisher of it."""
+        await self.create(name, **arguments)
+        await self.declare(name, publisher_id, reference)
+
     async def publish(
         self,
         bodies: Sequence[bytes],

@@ -67,22 +67,19 @@ async def read_bodies(peer: Peer, count: int, **properties: str) -> list[bytes]:
 
 class TestDerived:
     async def test_from_messages_without_a_value(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         await peer.store([flight("HA"), flight(None), flight("UA"), b"no message", flight(5)])
         assert history(server) == [{b"HA": 1, b"UA": 1, b"": 3}]
 
     async def test_a_value_that_was_given_stays(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         await peer.store([flight("HA"), flight("HA")], values=[b"other", b""])
         assert history(server) == [{b"other": 1, b"HA": 1}]
 
     @pytest.mark.parametrize("compression", [NO_COMPRESSION, GZIP])
     async def test_from_sub_batches(self, server: Harness, peer: Peer, compression: int) -> None:
         """Compression and filtering together, for a client that knows of neither."""
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         bodies = [flight("HA"), flight("UA"), flight("HA"), flight(None)]
         for number, carriers in ((1, bodies), (2, [flight("DL")] * 3)):
             packed, size = pack(carriers, compression)
@@ -96,15 +93,13 @@ class TestDerived:
         await peer.silence()
 
     async def test_a_sub_batch_that_cannot_be_unpacked(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         await peer.send(c.Publish(1, 1, encode_sub_batch(1, 2, GZIP, 100, b"no gzip")))
         await peer.confirmed(1)
         assert history(server) == [{}]
 
     async def test_for_duplicates_too(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p", **DERIVE)
         await peer.store([flight("HA"), flight("UA")])
         await peer.publish([flight("UA"), flight("DL")], first_id=2)
         await peer.confirmed(2)
@@ -121,8 +116,7 @@ class TestDeclared:
         await peer.store(self.MESSAGES, first_id, values=[b"", b"given", b""])
 
     async def test_is_filled(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", stream_filter_property="carrier")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier")
         await self.put(peer)
         packed, size = pack([flight("DL")] * 2, GZIP)
         await peer.send(c.Publish(1, 1, encode_sub_batch(9, 2, GZIP, size, packed)))
@@ -137,14 +131,12 @@ class TestDeclared:
         assert history(server) == [{b"HA": 1, b"given": 1, b"": 1}]
 
     async def test_not_where_that_was_declared(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", stream_filter_property="carrier", stream_filter_derive="false")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier", stream_filter_derive="false")
         await self.put(peer)
         assert history(server) == [{b"given": 1, b"": 2}]
 
     async def test_not_without_a_property(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await self.put(peer)
         assert history(server) == [{b"given": 1, b"": 2}]
 
@@ -197,8 +189,7 @@ class TestStrict:
     async def test_another_value_is_refused(
         self, peer: Peer, carrier: object, value: bytes, is_taken: bool
     ) -> None:
-        await peer.create("s", **STRICT)
-        await peer.declare("s")
+        await peer.begin("s", **STRICT)
         bodies = [flight("AA"), flight(carrier), flight("BB")]
         await peer.publish(bodies, values=[b"AA", value, b"BB"])
         if not is_taken:
@@ -207,8 +198,7 @@ class TestStrict:
         assert sorted(await peer.confirmed(2 + is_taken)) == [1, 2, 3] if is_taken else [1, 3]
 
     async def test_without_values(self, peer: Peer) -> None:
-        await peer.create("s", **STRICT)
-        await peer.declare("s")
+        await peer.begin("s", **STRICT)
         await peer.publish([flight("HA")])
         assert (await peer.expect(c.PublishError)).faults[0][0] == 1
         await peer.store([flight(None)], first_id=2)
@@ -217,8 +207,7 @@ class TestStrict:
         assert (await peer.expect(c.PublishError)).faults[0][0] == 5
 
     async def test_with_deriving_none_are_missing(self, peer: Peer) -> None:
-        await peer.create("s", **STRICT | {"stream_filter_derive": "true"})
-        await peer.declare("s")
+        await peer.begin("s", **STRICT | {"stream_filter_derive": "true"})
         await peer.store([flight("HA"), flight(None)])
         await peer.publish([flight("HA")], first_id=3, values=[b"UA"])
         assert (await peer.expect(c.PublishError)).faults[0][0] == 3
@@ -248,8 +237,7 @@ async def register(peer: Peer, group: str = "g", text: str = "d > 5", **more: st
 
 class TestStanding:
     async def test_its_consumers_skip_chunks_without_a_match(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA", 9)])
         await peer.store([flight("HA", 1)], first_id=2)
         await register(peer)
@@ -261,8 +249,7 @@ class TestStanding:
         await peer.silence()
 
     async def test_on_sub_batches(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await register(peer)
         for number, delay in ((1, 1), (2, 9)):
             packed, size = pack([flight("HA"), flight("HA", delay)], GZIP)
@@ -277,8 +264,7 @@ class TestStanding:
     async def test_tokens_are_in_the_history_and_in_no_message(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await register(peer)
         await register(peer, "same", "(d > 5)")
         await peer.store([flight("HA", 9)])
@@ -289,8 +275,7 @@ class TestStanding:
     async def test_survive_a_restart(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as server:
             peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+            await peer.begin("s")
             await register(peer, text="TAGS = 'a'")
             await register(peer, "t", "a || b", dialect="tags")
         async with harness(tmp_path) as server:
@@ -316,8 +301,7 @@ class TestStanding:
         assert await must(peer, "selector.list", stream="s") == []
 
     async def test_another_selector_is_another_token(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await register(peer)
         await peer.store([flight("HA", 9)])
         await register(peer, text="d > 7")
@@ -468,8 +452,7 @@ class TestStanding:
     async def test_one_for_a_stream_that_was_deleted_is_not_that_of_its_successor(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA", 9)] * 5)
         host = server.host
         name = host.find("s").name
@@ -564,8 +547,7 @@ class TestNoSilentNothing:
     async def test_values_that_no_message_ever_had(
         self, peer: Peer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         for number in range(3):
             await peer.store([flight("HA")], first_id=number)
         await peer.subscribe("s", filter__0="HA")
@@ -579,8 +561,7 @@ class TestNoSilentNothing:
     async def test_not_said_where_values_are(
         self, peer: Peer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA")], values=[b"HA"])
         await peer.subscribe("s", filter__0="none")
         await peer.silence()
@@ -589,8 +570,7 @@ class TestNoSilentNothing:
     async def test_selectors_that_are_empty(
         self, peer: Peer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA")])
         await peer.subscribe("s", filter_mode="nothing", selector="1 = 2")
         await peer.silence()
@@ -600,8 +580,7 @@ class TestNoSilentNothing:
     async def test_consumers_without_a_match_hold_no_old_segment(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="1000")
         await peer.subscribe("s", filter_mode="nothing")
         await peer.silence()
         for number in range(40):
@@ -612,8 +591,7 @@ class TestNoSilentNothing:
         assert not any(segment._users for segment in old)
 
     async def test_only_messages_without_a_value(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA")], values=[b"HA"])
         await peer.store([flight("UA")], first_id=2)
         await peer.subscribe("s", filter_mode="unfiltered-only")

@@ -390,8 +390,7 @@ def test_a_waiter_is_woken_when_all_that_it_needs_is_there() -> None:
 
 class TestServer:
     async def test_values_stand_beside_one_another(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         await peer.store([flight("HA", "late"), flight("UA", None), flight("HA", 5), b"no message"])
         (found,) = history(server)
         assert found == {
@@ -405,8 +404,7 @@ class TestServer:
 
     @pytest.mark.parametrize("compression", [NO_COMPRESSION, GZIP])
     async def test_from_sub_batches(self, server: Harness, peer: Peer, compression: int) -> None:
-        await peer.create("s", stream_filter_property="carrier,d", stream_filter_derive="false")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier,d", stream_filter_derive="false")
         body, size = pack([flight("HA", "late"), flight("UA", "early")], compression)
         await peer.send(c.Publish(1, 1, encode_sub_batch(1, 2, compression, size, body)))
         await peer.confirmed(1)
@@ -416,8 +414,7 @@ class TestServer:
         assert properties == {"d": {b"late": 1, b"early": 1}}
 
     async def test_a_sub_batch_with_too_many_values(self, peer: Peer) -> None:
-        await peer.create("s", stream_filter_property="carrier,d")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier,d")
         big = [flight("HA", "x" * 20_000 + str(n)) for n in range(MAX_VALUES_BYTES // 20_000 + 1)]
         body, size = pack(big, GZIP)
         await peer.send(c.Publish(1, 1, encode_sub_batch(1, len(big), GZIP, size, body)))
@@ -459,8 +456,7 @@ class TestServer:
     async def test_whole_chunks(
         self, peer: Peer, properties: dict[str, str], expected: list[int]
     ) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         pairs = [("HA", "late"), ("HA", "early"), ("UA", "late"), ("UA", None)]
         for number, (carrier, d) in enumerate(pairs):
             await peer.store([flight(carrier, d)], first_id=number)
@@ -470,8 +466,7 @@ class TestServer:
         await peer.silence()
 
     async def test_only_those_who_want_all_of_it_are_woken(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         for number in range(6):
             await peer.subscribe(
                 "s",
@@ -489,8 +484,7 @@ class TestServer:
         await peer.silence()
 
     async def test_what_is_asked_of_others_keeps_nobody_waiting(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         await peer.subscribe("s", filter_property__0="z", filter_property__0__value__0="x")
         await peer.publish([flight("HA", "late")])
         commands = [await peer.next(), await peer.next()]

@@ -23,8 +23,7 @@ async def fill(peer: Peer, first_id: int, count: int) -> None:
 
 
 async def test_sealed_segments_get_a_file(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     await fill(peer, 0, 50)
     await peer.silence()
     log = server.host.find("s").log
@@ -43,8 +42,7 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
     monkeypatch.setattr(Indexer.__init__, "__defaults__", (3 * 2_300,))
     async with harness(tmp_path) as server:
         peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="200")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="200")
         await fill(peer, 0, 60)
         await peer.silence()
         log = server.host.find("s").log
@@ -60,8 +58,7 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
 async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> None:
     async with harness(tmp_path) as server:
         peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="1000")
         await fill(peer, 0, 45)
         await peer.silence()
     files = sorted((tmp_path / "streams").glob("*/s/*.filter"))
@@ -87,8 +84,7 @@ async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> N
 async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     server: Harness, peer: Peer
 ) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for number in range(20):
         await peer.subscribe("s", subscription_id=number, offset=NEXT, filter__0=f"v{number % 10}")
     stream = server.host.find("s")
@@ -113,8 +109,7 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
 
 
 async def test_waiting_consumers_hold_no_old_segment(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
     await peer.subscribe("s", filter__0="none")
     await fill(peer, 0, 60)
     await peer.silence()
@@ -127,8 +122,7 @@ async def test_waiting_consumers_hold_no_old_segment(server: Harness, peer: Peer
 
 @pytest.mark.parametrize("awaited", [1, 5])
 async def test_progress_reaches_the_end_without_a_match(peer: Peer, awaited: int) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.subscribe("s", offset=NEXT, filter__0="none")
     await peer.send(c.DescribeSubscription(77, 1, awaited))
     for number in range(awaited):
@@ -141,8 +135,7 @@ async def test_an_index_of_a_deleted_stream_is_no_trouble(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Deleted and created again just before the file is written."""
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     log = server.host.find("s").log
     other = await server.peer()
     codes: list[int] = []
@@ -207,8 +200,7 @@ async def test_a_consumer_that_comes_to_the_end_while_a_match_is_flushed(
     may_end = trio.Event()
     async with harness(tmp_path, flush="always") as server:
         peer, reader = await server.peer(), await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([b"before"], values=[b"other"])
         inline = threads.in_thread
 

@@ -22,8 +22,7 @@ async def _machine_goes_down(folder: Path, flush: str) -> None:
     """Ten messages are left; consumers have seen more."""
     async with harness(folder, flush=flush) as server:
         peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store(bodies(10))
         await peer.send(c.StoreOffset("app", "s", 9))
     (folder / "streams/%2F/s/ahead-another-boot").touch()
@@ -72,8 +71,7 @@ async def test_consumers_and_counts(
 async def test_the_first_message_waits_for_the_mark(tmp_path: Path) -> None:
     async with harness(tmp_path) as server:
         peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([b"0"])
     async with harness(tmp_path) as server:
         peer = await server.peer()

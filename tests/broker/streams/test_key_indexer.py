@@ -148,28 +148,25 @@ async def test_a_steady_stream_is_indexed_while_it_grows(
 
 
 async def test_streams_without_key_properties_need_no_process(
-    worker: Worker, tmp_path: Path
+    worker: Worker, server: Harness, peer: Peer
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
-        await fill(peer, 0, 40)
-        await trio.sleep(100)
-        assert worker.jobs == []
-        assert key_files(server.data) == []
-        await set_keys(peer, "k")
-        await trio.sleep(5)
-        assert [found(server, number) for number in range(40)] == [1] * 40
-        await set_keys(peer, "k,other")
-        await trio.sleep(5)
-        segment = server.host.find("s").log.segments.shown[0]
-        assert chunks_with(segment, "key1", "other") == [1]
-        await set_keys(peer, "")
-        await fill(peer, 40, 40)
-        before = len(worker.jobs)
-        await trio.sleep(5)
-        assert len(worker.jobs) == before
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
+    await fill(peer, 0, 40)
+    await trio.sleep(100)
+    assert worker.jobs == []
+    assert key_files(server.data) == []
+    await set_keys(peer, "k")
+    await trio.sleep(5)
+    assert [found(server, number) for number in range(40)] == [1] * 40
+    await set_keys(peer, "k,other")
+    await trio.sleep(5)
+    segment = server.host.find("s").log.segments.shown[0]
+    assert chunks_with(segment, "key1", "other") == [1]
+    await set_keys(peer, "")
+    await fill(peer, 40, 40)
+    before = len(worker.jobs)
+    await trio.sleep(5)
+    assert len(worker.jobs) == before
 
 
 async def test_after_a_restart_only_what_is_missing_is_made(
@@ -229,30 +226,29 @@ async def test_a_stream_that_is_deleted_meanwhile(
     assert len(worker.jobs) == 1
 
 
-async def test_retention_does_not_wait_for_indexing(worker: Worker, tmp_path: Path) -> None:
+async def test_retention_does_not_wait_for_indexing(
+    worker: Worker, server: Harness, peer: Peer
+) -> None:
     """Or the disk would be full some time after the process has come to hang."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create(
-            "s",
-            stream_max_segment_size_bytes="1000",
-            stream_key_properties="k",
-            max_length_bytes="3000",
-        )
-        await peer.declare("s")
-        worker.takes = 1_000_000
-        async with server.host.find("s").opened() as log:
-            for first in range(0, 300, 100):
-                await fill(peer, first, 100)
-                await trio.sleep(100)
-                assert log.segments.size < 5_000
-            worker.takes = 0
-            await fill(peer, 300, 100)
+    await peer.begin(
+        "s",
+        stream_max_segment_size_bytes="1000",
+        stream_key_properties="k",
+        max_length_bytes="3000",
+    )
+    worker.takes = 1_000_000
+    async with server.host.find("s").opened() as log:
+        for first in range(0, 300, 100):
+            await fill(peer, first, 100)
             await trio.sleep(100)
-            assert [found(server, n) for n in range(log.segments.first_offset, 400)] == [1] * (
-                400 - log.segments.first_offset
-            )
-            assert len(key_files(server.data)) <= len(log.segments.shown)
+            assert log.segments.size < 5_000
+        worker.takes = 0
+        await fill(peer, 300, 100)
+        await trio.sleep(100)
+        assert [found(server, n) for n in range(log.segments.first_offset, 400)] == [1] * (
+            400 - log.segments.first_offset
+        )
+        assert len(key_files(server.data)) <= len(log.segments.shown)
 
 
 async def test_a_process_that_dies_again_and_again(

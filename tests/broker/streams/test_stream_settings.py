@@ -32,8 +32,7 @@ async def figures(peer: Peer) -> dict[str, str]:
 
 
 async def test_hold_from_the_next_chunk_on(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_filter_size_bytes="32")
-    await peer.declare("s")
+    await peer.begin("s", stream_filter_size_bytes="32")
     await peer.store([b"x"] * 10, values=[b"a"] * 10)
     settings = {"stream-chunk-max-records": "4", "stream-filter-size-bytes": "64"}
     await must(peer, "stream.set", stream="s", **settings)
@@ -70,8 +69,7 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
     tier = f"file://{tmp_path}/tier"
     async with harness(tmp_path, tier=tier) as server:
         peer = await server.peer()
-        await peer.create("s", stream_local_max_age="1D")
-        await peer.declare("s")
+        await peer.begin("s", stream_local_max_age="1D")
         assert server.host.find("s").log.policy == LogPolicy(
             max_segment_bytes=DEFAULT_TIER_SEGMENT_BYTES, local_max_age_ms=86_400_000
         )
@@ -92,8 +90,7 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
 async def test_a_shorter_length_drops_segments_of_a_log_that_is_closed(
     server: Harness, peer: Peer
 ) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="100")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="100")
     for number in range(1, 6):
         await peer.store([bytes(100)], number)
     await peer.code(c.DeletePublisher, 1)
@@ -104,8 +101,7 @@ async def test_a_shorter_length_drops_segments_of_a_log_that_is_closed(
 
 
 async def test_an_adaptive_filter(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_filter_size_bytes="16")
-    await peer.declare("s")
+    await peer.begin("s", stream_filter_size_bytes="16")
     rate = {"stream-filter-size-bytes": "auto", "stream-filter-error-rate": "0.001"}
     await must(peer, "stream.set", stream="s", **rate)
     await peer.store([b"x"] * 50, values=[b"%d" % n for n in range(50)])

@@ -27,8 +27,7 @@ PRECONDITION = ResponseCode.PRECONDITION_FAILED
 
 async def fill(peer: Peer, count: int = 10, **arguments: str) -> list[bytes]:
     """A stream `s` with chunks of one message."""
-    await peer.create("s", **arguments)
-    await peer.declare("s")
+    await peer.begin("s", **arguments)
     bodies = [b"%d" % number for number in range(count)]
     for number, body in enumerate(bodies):
         await peer.store([body], number + 1)
@@ -79,8 +78,7 @@ async def test_readers_go_on_where_it_begins(server: Harness, peer: Peer) -> Non
 
 
 async def test_a_filtered_reader_too(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for number in range(10):
         await peer.store([b"%d" % number], number + 1, values=[b"odd" if number % 2 else b"even"])
     reader = await server.peer()
@@ -92,8 +90,7 @@ async def test_a_filtered_reader_too(server: Harness, peer: Peer) -> None:
 
 
 async def test_by_time(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     times = []
     for number in range(5):
         times.append(server.server.broker.now_ms())
@@ -108,8 +105,7 @@ async def test_publishers_are_still_known(tmp_path: Path) -> None:
     """What they have sent is stored once, although the chunks that say so are gone."""
     async with harness(tmp_path) as server:
         peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p")
         await peer.store([b"a", b"b"])
         assert await truncate(peer, offset=2) == 2
     async with harness(tmp_path) as server:
@@ -213,8 +209,7 @@ async def test_a_stream_that_is_deleted_meanwhile(
         await wait_all_tasks_blocked()
         goes_on.set()
     assert codes[0] in (OK, ResponseCode.STREAM_DOES_NOT_EXIST)
-    await other.create("s")
-    await other.declare("s")
+    await other.begin("s")
     await other.store([b"new"])
     assert await all_of(server, 1) == [b"new"]
 

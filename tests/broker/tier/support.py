@@ -111,8 +111,7 @@ class Publishers:
         if not self._peers:
             for name in _STREAMS:
                 peer = await self._server.peer()
-                await peer.create(name, stream_max_segment_size_bytes=str(LARGE_SEGMENT))
-                await peer.declare(name)
+                await peer.begin(name, stream_max_segment_size_bytes=str(LARGE_SEGMENT))
                 self._peers.append(peer)
         for _ in range(segments * _FRAMES + (not self._frames)):  # one more seals it
             for peer in self._peers:

@@ -52,8 +52,7 @@ class Writer:
 
 
 async def create(peer: Peer, publisher: int = 1, **arguments: str) -> None:
-    await peer.create("s", **({"stream_max_segment_size_bytes": SEGMENT_BYTES} | arguments))
-    await peer.declare("s", publisher)
+    await peer.begin("s", publisher, **{"stream_max_segment_size_bytes": SEGMENT_BYTES} | arguments)
 
 
 Scenario = Callable[[Harness, Peer], Awaitable[None]]

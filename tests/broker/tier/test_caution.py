@@ -31,8 +31,7 @@ HOST, S = Name("/"), Name("s")
 
 async def _store_some(server: Harness, **arguments: str) -> None:
     peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
     await publish(peer, 0, 20)
     await passes(5)
 
@@ -111,13 +110,13 @@ async def test_an_older_backup_gets_what_the_log_has(
     assert "the catalog lacked" in caplog.text
 
 
-async def test_nothing_is_verified_where_nothing_is_stored(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        store.fail(key=".segment", times=-1)
-        await _store_some(server)
-        with pytest.raises(Refused, match="nothing of s is in the tier yet"):
-            await tier_of(server).verify(HOST, S)
+async def test_nothing_is_verified_where_nothing_is_stored(
+    store: FakeStore, server: Harness
+) -> None:
+    store.fail(key=".segment", times=-1)
+    await _store_some(server)
+    with pytest.raises(Refused, match="nothing of s is in the tier yet"):
+        await tier_of(server).verify(HOST, S)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -129,8 +128,7 @@ async def test_what_an_older_manifest_does_not_name_stays(
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
         peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES)
         await publish(peer, 0, 2)
         await tier_of(server).upload(HOST, [S], 60)
         key = f"{manifest_of(store, 's').stream.folder}/manifest"

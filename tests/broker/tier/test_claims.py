@@ -209,8 +209,7 @@ class TestEpochs:
             await passes(1)
             assert tier_of(server).ownership.identity.epoch == 71
             peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+            await peer.begin("s")
             await peer.store([b"x"])
             assert server.host.find("s").log.epoch == 71
         assert json.loads((tmp_path / IDENTITY_FILE).read_text())["epoch"] == 71

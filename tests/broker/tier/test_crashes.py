@@ -196,8 +196,9 @@ async def test_a_kill_at_any_point(
     with recorded(recorder, monkeypatch):
         async with tiered(recorder.data, store) as server:
             peer = await server.peer()
-            await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-            await peer.declare("s", reference="p")
+            await peer.begin(
+                "s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments
+            )
             await scenario(server, peer, recorder)
             recorder.is_on = False
     assert len(recorder.states) > 5

@@ -25,8 +25,7 @@ from tests.support.server import Harness, Peer
 
 async def a_stream(server: Harness, **arguments: str) -> Peer:
     peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
     return peer
 
 
@@ -63,35 +62,31 @@ async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
             await reads_all(server, 30 * A_FRAME)
 
 
-async def test_never_more_is_here_than_the_limit_and_two_segments(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, stream_local_max_length_bytes="5000")
-        log = None
-        for frame in range(60):
-            await publish(peer, frame * A_FRAME, 1)
-            await passes(0.5)
-            log = server.host.find("s").log
-            assert log.segments.local_size <= 5_000 + 2 * 2_303
-        assert log is not None
-        await reads_all(server, 60 * A_FRAME)
+async def test_never_more_is_here_than_the_limit_and_two_segments(server: Harness) -> None:
+    peer = await a_stream(server, stream_local_max_length_bytes="5000")
+    log = None
+    for frame in range(60):
+        await publish(peer, frame * A_FRAME, 1)
+        await passes(0.5)
+        log = server.host.find("s").log
+        assert log.segments.local_size <= 5_000 + 2 * 2_303
+    assert log is not None
+    await reads_all(server, 60 * A_FRAME)
 
 
 async def test_a_store_that_is_slower_than_the_publishers_keeps_only_what_it_has_not_got(
-    tmp_path: Path,
+    store: FakeStore, server: Harness
 ) -> None:
-    store = FakeStore()
     store.seconds = lambda call: 1.0 if call.key.endswith(".segment") else 0.0
-    async with tiered(tmp_path, store) as server:
-        with late_answers(store):
-            peer = await a_stream(server, stream_local_max_length_bytes="5000")
-            for frame in range(200):
-                await publish(peer, frame * A_FRAME, 1)
-                await passes(0.15)
-            log = server.host.find("s").log
-            waiting = [one for one in log.segments.shown if one.stored is None]
-            assert len(waiting) > 5
-            assert log.segments.local_size <= 5_000 + 2 * 2_303 + sum(one.size for one in waiting)
+    with late_answers(store):
+        peer = await a_stream(server, stream_local_max_length_bytes="5000")
+        for frame in range(200):
+            await publish(peer, frame * A_FRAME, 1)
+            await passes(0.15)
+        log = server.host.find("s").log
+        waiting = [one for one in log.segments.shown if one.stored is None]
+        assert len(waiting) > 5
+        assert log.segments.local_size <= 5_000 + 2 * 2_303 + sum(one.size for one in waiting)
 
 
 async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
@@ -137,20 +132,20 @@ async def test_where_no_checkpoint_finds_room_segments_go_one_by_one(
             assert cold(log) == [0, 100, 200, 300, 400]
 
 
-async def test_what_the_store_has_lost_is_stored_again_before_it_goes(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
-        for key in [key for key in store.objects if key.endswith(".segment")][:2]:
-            del store.objects[key]
-        setting = [("stream-local-max-length-bytes", "0")]
-        await server.host.settings.set_arguments("s", setting)
-        await passes(60)
-        async with server.host.find("s").opened() as log:
-            assert cold(log) == [0, 100, 200, 300, 400]
-        assert manifest_of(store, "s").keys() <= store.objects.keys()
-        await reads_all(server, 30 * A_FRAME)
+async def test_what_the_store_has_lost_is_stored_again_before_it_goes(
+    store: FakeStore, server: Harness
+) -> None:
+    await publish(await a_stream(server), 0, 30)
+    await passes(5)
+    for key in [key for key in store.objects if key.endswith(".segment")][:2]:
+        del store.objects[key]
+    setting = [("stream-local-max-length-bytes", "0")]
+    await server.host.settings.set_arguments("s", setting)
+    await passes(60)
+    async with server.host.find("s").opened() as log:
+        assert cold(log) == [0, 100, 200, 300, 400]
+    assert manifest_of(store, "s").keys() <= store.objects.keys()
+    await reads_all(server, 30 * A_FRAME)
 
 
 async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path) -> None:
@@ -165,18 +160,16 @@ async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path) -> None:
             assert cold(log) == [0]
 
 
-async def test_by_age(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, stream_local_max_age="1h")
-        await publish(peer, 0, 11)
-        await passes(1_800)
-        await publish(peer, 11 * A_FRAME, 10)
-        await passes(1_700)
-        async with server.host.find("s").opened() as log:
-            assert not cold(log)
-            await passes(200)
-            assert cold(log) == [0, 100]
+async def test_by_age(server: Harness) -> None:
+    peer = await a_stream(server, stream_local_max_age="1h")
+    await publish(peer, 0, 11)
+    await passes(1_800)
+    await publish(peer, 11 * A_FRAME, 10)
+    await passes(1_700)
+    async with server.host.find("s").opened() as log:
+        assert not cold(log)
+        await passes(200)
+        assert cold(log) == [0, 100]
 
 
 async def test_without_limits_a_gibibyte_stays(
@@ -190,38 +183,37 @@ async def test_without_limits_a_gibibyte_stays(
         assert cold(server.host.find("s").log) == [0, 100, 200, 300]
 
 
-async def test_a_limit_that_is_changed_counts_at_once(tmp_path: Path) -> None:
-    async with tiered(tmp_path, FakeStore()) as server:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
-        log = server.host.find("s").log
-        assert not cold(log)
-        setting = [("stream-local-max-length-bytes", "0")]
-        await server.host.settings.set_arguments("s", setting)
-        await passes(1)
-        assert len(cold(log)) == 5
+async def test_a_limit_that_is_changed_counts_at_once(server: Harness) -> None:
+    await publish(await a_stream(server), 0, 30)
+    await passes(5)
+    log = server.host.find("s").log
+    assert not cold(log)
+    setting = [("stream-local-max-length-bytes", "0")]
+    await server.host.settings.set_arguments("s", setting)
+    await passes(1)
+    assert len(cold(log)) == 5
 
 
-async def test_retention_counts_what_is_only_in_the_store(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        limits = {"stream_local_max_length_bytes": "0", "max_length_bytes": "7000"}
-        peer = await a_stream(server, **limits)
-        await publish(peer, 0, 60)
-        await passes(5)
-        log = server.host.find("s").log
-        assert log.segments.size <= 7_000
-        assert log.segments.first_offset == 900
-        manifest = manifest_of(store, "s")
-        assert [one.base_offset for one in manifest.segments] == [900, 1_000]
-        assert manifest.next_offset == 1_100
-        assert {key for key in store.objects if "/s~" in key} == {
-            *manifest.keys(),
-            manifest.stream.manifest,
-        }
-        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-        assert report is not None
-        assert (report.segments_local, report.segments_remote) == (1, 2)
+async def test_retention_counts_what_is_only_in_the_store(
+    store: FakeStore, server: Harness
+) -> None:
+    limits = {"stream_local_max_length_bytes": "0", "max_length_bytes": "7000"}
+    peer = await a_stream(server, **limits)
+    await publish(peer, 0, 60)
+    await passes(5)
+    log = server.host.find("s").log
+    assert log.segments.size <= 7_000
+    assert log.segments.first_offset == 900
+    manifest = manifest_of(store, "s")
+    assert [one.base_offset for one in manifest.segments] == [900, 1_000]
+    assert manifest.next_offset == 1_100
+    assert {key for key in store.objects if "/s~" in key} == {
+        *manifest.keys(),
+        manifest.stream.manifest,
+    }
+    report = tier_of(server).stream(server.host.name, server.host.find("s").name)
+    assert report is not None
+    assert (report.segments_local, report.segments_remote) == (1, 2)
 
 
 async def test_objects_stay_for_the_grace_time_over_a_restart(tmp_path: Path) -> None:

@@ -42,8 +42,7 @@ def take_over(store: FakeStore) -> None:
 
 async def _work(server: Harness, peer: Peer) -> None:
     """Uploads, local limits, retention, and the end of a stream."""
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES)
     await publish(peer, 0, 11)
     await passes(2)
     await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])

@@ -27,16 +27,14 @@ async def test_what_is_uploaded_is_read(
     }
     async with tiered(tmp_path, store) as server:
         peer = await server.peer()
-        await peer.create(name, **arguments)
-        await peer.declare(name, reference="p")
+        await peer.begin(name, reference="p", **arguments)
         await publish(peer, 0, 5)
         await passes(5)
         await peer.vanish()
         peer = await server.peer()
         assert await peer.code(c.Delete, name) == OK
         # What is created now is another stream, in another folder.
-        await peer.create(name, **arguments)
-        await peer.declare(name, reference="p")
+        await peer.begin(name, reference="p", **arguments)
         await publish(peer, 0, 40)
         await passes(60)
         log = server.host.find(name).log

@@ -18,6 +18,7 @@ from streamd.net import threads
 from tests.broker.tier.support import PART, Publishers, orphans, passes, tier_of, tiered
 from tests.support import line as lines
 from tests.support.fake_store import FakeStore
+from tests.support.server import Harness
 
 DEADLINE = 300.0  # seconds that a request may take
 
@@ -46,17 +47,17 @@ async def test_a_slow_line_gets_everything_stored_in_its_time(
     assert not orphans(store)
 
 
-async def test_a_line_that_stands_still_for_a_while_goes_on(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        line = lines.Line(PART / 7, PART, DEADLINE)
-        with lines.on_line(store, line):
-            publishers = Publishers(server)
-            line.stalled_until = trio.current_time() + 60
-            size = await publishers.publish(1)
-            await passes(60 + 1.2 * size / line.rate)
-            assert await publishers.are_stored(store)
-            assert line.sent < 1.2 * size
+async def test_a_line_that_stands_still_for_a_while_goes_on(
+    store: FakeStore, server: Harness
+) -> None:
+    line = lines.Line(PART / 7, PART, DEADLINE)
+    with lines.on_line(store, line):
+        publishers = Publishers(server)
+        line.stalled_until = trio.current_time() + 60
+        size = await publishers.publish(1)
+        await passes(60 + 1.2 * size / line.rate)
+        assert await publishers.are_stored(store)
+        assert line.sent < 1.2 * size
 
 
 async def test_a_fast_line_is_used_by_several_and_one_that_becomes_slow_by_few(

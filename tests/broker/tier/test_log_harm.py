@@ -109,8 +109,7 @@ async def test_a_restore_of_an_earlier_tier_that_ends_half_way(tmp_path: Path) -
 
 async def _declare(server: Harness, name: str, frames: int, **arguments: str) -> None:
     peer = await server.peer()
-    await peer.create(name, **arguments)
-    await peer.declare(name)
+    await peer.begin(name, **arguments)
     await publish(peer, 0, frames)
 
 

@@ -48,8 +48,7 @@ async def _old_machine(folder: Path, store: FakeStore, names: tuple[str, ...] = 
     async with harness(folder) as server:
         peer = await server.peer()
         for number, name in enumerate(names):
-            await peer.create(name, max_age="7D")
-            await peer.declare(name, number + 1, "pub")
+            await peer.begin(name, number + 1, reference="pub", max_age="7D")
             await peer.store([b"%d" % n for n in range(10)], 1, number + 1)
     for name in names:
         upload_stream(store, folder, name)
@@ -189,8 +188,7 @@ async def test_stored_offsets_and_sequences_are_those_of_the_store(
 ) -> None:
     async with harness(tmp_path / "old") as server:
         peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", 1, "pub")
+        await peer.begin("s", 1, reference="pub")
         await peer.store([b"a", b"b"], 41)
         await server.host.find("s").set_offset("reader", 1)
     upload_stream(store, tmp_path / "old", "s")

@@ -16,8 +16,7 @@ _ALL = bodies(0, _FRAMES * A_FRAME)
 
 async def _work(server: Harness) -> None:
     peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES)
     for first in range(0, _FRAMES * A_FRAME, 4 * A_FRAME):
         await publish(peer, first, 4)
         await server.host.find("s").set_offset("reader", first)

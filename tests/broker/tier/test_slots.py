@@ -53,53 +53,45 @@ async def _faults(server: Harness) -> list[str]:
 # -- verify
 
 
-async def test_slots_that_count_are_read(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await (await server.peer()).create("other", **STORE)
-        await _store(peer, 1, 2, 3)
-        found = await tier_of(server).verify(server.host.name, Name("s"))
-        assert (found.num_objects, found.num_faults) == (3, 0)  # nothing else is stored of it
-        assert found.num_bytes == sum(len(store.objects[key].content) for key in _slots(store))
-        with pytest.raises(Refused, match="not in the tier"):
-            await tier_of(server).verify(server.host.name, Name("other"))
-        await tier_of(server).confirms.shorten()
-        found = await tier_of(server).verify(server.host.name, Name("s"))
-        assert found.num_objects > 3  # the manifest, and what it names
-        assert not found.num_faults
+async def test_slots_that_count_are_read(store: FakeStore, server: Harness) -> None:
+    peer = await _publisher(server)
+    await (await server.peer()).create("other", **STORE)
+    await _store(peer, 1, 2, 3)
+    found = await tier_of(server).verify(server.host.name, Name("s"))
+    assert (found.num_objects, found.num_faults) == (3, 0)  # nothing else is stored of it
+    assert found.num_bytes == sum(len(store.objects[key].content) for key in _slots(store))
+    with pytest.raises(Refused, match="not in the tier"):
+        await tier_of(server).verify(server.host.name, Name("other"))
+    await tier_of(server).confirms.shorten()
+    found = await tier_of(server).verify(server.host.name, Name("s"))
+    assert found.num_objects > 3  # the manifest, and what it names
+    assert not found.num_faults
 
 
-async def test_slots_that_are_wrong_are_named(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await _store(await _publisher(server), 1, 2, 3, 4)
-        damaged, gone, foreign, _ = _slots(store)
-        store.flip(damaged, -1)
-        del store.objects[gone]
-        slot, _ = decode_slot(foreign, store.objects[foreign].content)
-        empty = encode_slot(
-            type(slot)(tier=slot.tier, epoch=slot.epoch, slot=slot.slot, writer="w")
-        )
-        store.objects[foreign] = replace(store.objects[foreign], content=empty)
-        assert await _faults(server) == [
-            "0: the checksum of what it has of s is wrong",
-            "1: it is not there",
-            "2: it has nothing of s",
-        ]
+async def test_slots_that_are_wrong_are_named(store: FakeStore, server: Harness) -> None:
+    await _store(await _publisher(server), 1, 2, 3, 4)
+    damaged, gone, foreign, _ = _slots(store)
+    store.flip(damaged, -1)
+    del store.objects[gone]
+    slot, _ = decode_slot(foreign, store.objects[foreign].content)
+    empty = encode_slot(type(slot)(tier=slot.tier, epoch=slot.epoch, slot=slot.slot, writer="w"))
+    store.objects[foreign] = replace(store.objects[foreign], content=empty)
+    assert await _faults(server) == [
+        "0: the checksum of what it has of s is wrong",
+        "1: it is not there",
+        "2: it has nothing of s",
+    ]
 
 
 async def test_a_slot_that_goes_meanwhile_is_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await _store(await _publisher(server), 1, 2)
-        confirms = tier_of(server).confirms
-        known = [confirms.slots_of] * 2  # is there one, and which
-        del store.objects[_slots(store)[0]]
-        monkeypatch.setattr(confirms, "slots_of", lambda key: known.pop()(key) if known else set())
-        assert await _faults(server) == []
+    await _store(await _publisher(server), 1, 2)
+    confirms = tier_of(server).confirms
+    known = [confirms.slots_of] * 2  # is there one, and which
+    del store.objects[_slots(store)[0]]
+    monkeypatch.setattr(confirms, "slots_of", lambda key: known.pop()(key) if known else set())
+    assert await _faults(server) == []
 
 
 # -- gc

@@ -31,8 +31,7 @@ def little_is_fetched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _fill(server: Harness, **more: str) -> Peer:
     peer = await server.peer()
-    await peer.create("s", **_STREAM, **more)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", **_STREAM, **more)
     await publish(peer, 0, _FRAMES)
     await passes(5)
     assert server.host.find("s").log.segments.shown[0].cold is not None

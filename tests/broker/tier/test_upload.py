@@ -44,8 +44,7 @@ SEGMENT = A_FRAME * 5  # messages in one
 async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
     """A stream with small segments, and a peer that publishes to it."""
     peer = await server.peer()
-    await peer.create(name, stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    await peer.declare(name, reference="p")
+    await peer.begin(name, reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
     return peer
 
 
@@ -64,46 +63,42 @@ def has_all(store: FakeStore, name: str, end: int) -> None:
 
 
 async def test_what_did_not_reach_the_device_is_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine may lose it, and go on with other messages at its offsets."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
-        end = manifest_of(store, "s").next_offset
+    peer = await a_stream(server)
+    await publish(peer, 0, 30)
+    await passes(5)
+    end = manifest_of(store, "s").next_offset
 
-        def refuse(file: OsFile) -> None:
-            raise StorageError(FLUSH, file.path, OSError(errno.EIO, "Input/output error"))
+    def refuse(file: OsFile) -> None:
+        raise StorageError(FLUSH, file.path, OSError(errno.EIO, "Input/output error"))
 
-        monkeypatch.setattr(OsFile, "sync", refuse)
-        for at in range(30 * A_FRAME, 60 * A_FRAME, A_FRAME):
-            await peer.publish(bodies(at), first_id=at + 1)
-        await passes(30)
-        assert server.host.find("s").log.flushing.failed is not None
-        monkeypatch.undo()
-        await passes(30)
-        assert manifest_of(store, "s").next_offset == end
+    monkeypatch.setattr(OsFile, "sync", refuse)
+    for at in range(30 * A_FRAME, 60 * A_FRAME, A_FRAME):
+        await peer.publish(bodies(at), first_id=at + 1)
+    await passes(30)
+    assert server.host.find("s").log.flushing.failed is not None
+    monkeypatch.undo()
+    await passes(30)
+    assert manifest_of(store, "s").next_offset == end
 
 
-async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, max_age="7D")
-        await publish(peer, 0, 30)
-        await passes(5)
-        log = server.host.find("s").log
-        has_all(store, "s", 5 * SEGMENT)
-        assert all(segment.stored for segment in log.segments.shown[:-1])
-        manifest = manifest_of(store, "s")
-        assert manifest.revision == len(manifest.segments) == 5
-        assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
-        assert manifest.arguments["max-age"] == "7D"
-        assert log.stored.manifest == manifest
-        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-        assert report is not None
-        assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
+async def test_sealed_segments_are_stored(store: FakeStore, server: Harness) -> None:
+    peer = await a_stream(server, max_age="7D")
+    await publish(peer, 0, 30)
+    await passes(5)
+    log = server.host.find("s").log
+    has_all(store, "s", 5 * SEGMENT)
+    assert all(segment.stored for segment in log.segments.shown[:-1])
+    manifest = manifest_of(store, "s")
+    assert manifest.revision == len(manifest.segments) == 5
+    assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
+    assert manifest.arguments["max-age"] == "7D"
+    assert log.stored.manifest == manifest
+    report = tier_of(server).stream(server.host.name, server.host.find("s").name)
+    assert report is not None
+    assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
 
 
 async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path) -> None:
@@ -127,28 +122,25 @@ async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path
         assert report.bytes_local <= limit
 
 
-async def test_a_stream_that_is_not_in_the_tier(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, stream_tier="false")
-        await publish(peer, 0, 30)
-        await passes(5)
-        assert not manifests(store)
-        await server.host.settings.set_arguments("s", [("stream-tier", "true")])
-        await passes(5)
-        has_all(store, "s", 5 * SEGMENT)
-        await server.host.settings.set_arguments("s", [("stream-tier", "false")])
-        await publish(peer, 30 * A_FRAME, 10)
-        await passes(5)
-        has_all(store, "s", 5 * SEGMENT)
+async def test_a_stream_that_is_not_in_the_tier(store: FakeStore, server: Harness) -> None:
+    peer = await a_stream(server, stream_tier="false")
+    await publish(peer, 0, 30)
+    await passes(5)
+    assert not manifests(store)
+    await server.host.settings.set_arguments("s", [("stream-tier", "true")])
+    await passes(5)
+    has_all(store, "s", 5 * SEGMENT)
+    await server.host.settings.set_arguments("s", [("stream-tier", "false")])
+    await publish(peer, 30 * A_FRAME, 10)
+    await passes(5)
+    has_all(store, "s", 5 * SEGMENT)
 
 
-async def test_a_stream_that_is_not_in_the_tier_is_left_alone(tmp_path: Path) -> None:
+async def test_a_stream_that_is_not_in_the_tier_is_left_alone(server: Harness) -> None:
     """Its log is closed when nobody uses it, and nobody looks at it again and again."""
-    async with tiered(tmp_path, FakeStore()) as server:
-        await publish(await a_stream(server, stream_tier="false"), 0, 12)
-        await passes(600)
-        assert not server.host.find("s").is_open
+    await publish(await a_stream(server, stream_tier="false"), 0, 12)
+    await passes(600)
+    assert not server.host.find("s").is_open
 
 
 async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None:
@@ -169,23 +161,21 @@ async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None
 
 
 async def test_what_publishers_are_known_by_is_stored_as_of_the_last_segment(
-    tmp_path: Path,
+    store: FakeStore, server: Harness
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await peer.declare("s", 2, "once")
-        await peer.store([b"x" * 20], 77, publisher_id=2)
-        await publish(peer, 0, 30)
-        await peer.send(c.StoreOffset("app", "s", 3))
-        await publish(peer, 30 * A_FRAME, 10)
-        await passes(5)
-        manifest = manifest_of(store, "s")
-        assert manifest.tracking is not None
-        content = store.objects[manifest.tracking_key].content
-        tracking = tracking_in(content, manifest.next_offset)
-        assert tracking.sequences() == {b"once": 77, b"p": manifest.next_offset - 1}
-        assert tracking.offsets() == {b"app": 3}
+    peer = await a_stream(server)
+    await peer.declare("s", 2, "once")
+    await peer.store([b"x" * 20], 77, publisher_id=2)
+    await publish(peer, 0, 30)
+    await peer.send(c.StoreOffset("app", "s", 3))
+    await publish(peer, 30 * A_FRAME, 10)
+    await passes(5)
+    manifest = manifest_of(store, "s")
+    assert manifest.tracking is not None
+    content = store.objects[manifest.tracking_key].content
+    tracking = tracking_in(content, manifest.next_offset)
+    assert tracking.sequences() == {b"once": 77, b"p": manifest.next_offset - 1}
+    assert tracking.offsets() == {b"app": 3}
 
 
 @pytest.mark.parametrize("order", ["before", "after", "conflict"])
@@ -244,23 +234,21 @@ async def test_a_store_that_is_away_for_hours(
 
 
 async def test_a_store_that_goes_away_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: FakeStore, server: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 10)
-        await passes(5)
-        caplog.clear()
-        store.fail(times=-1)
-        await publish(peer, 10 * A_FRAME, 20)
-        await passes(3_700)
-        assert tier_of(server).ownership.state is TierState.AWAY
-        assert len([m for m in caplog.messages if "tier" in m]) <= 2
-        store.heal()
-        await passes(60)
-        has_all(store, "s", 6 * SEGMENT)
+    peer = await a_stream(server)
+    await publish(peer, 0, 10)
+    await passes(5)
+    caplog.clear()
+    store.fail(times=-1)
+    await publish(peer, 10 * A_FRAME, 20)
+    await passes(3_700)
+    assert tier_of(server).ownership.state is TierState.AWAY
+    assert len([m for m in caplog.messages if "tier" in m]) <= 2
+    store.heal()
+    await passes(60)
+    has_all(store, "s", 6 * SEGMENT)
 
 
 async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path: Path) -> None:
@@ -362,17 +350,15 @@ async def test_a_file_that_cannot_be_read_is_tried_again_later(tmp_path: Path) -
 
 
 class TestKeys:
-    async def test_they_are_waited_for_for_a_while(self, tmp_path: Path) -> None:
-        store = FakeStore()
-        async with tiered(tmp_path, store) as server:
-            server.server.broker._resources.keys.keys_requested = lambda _stream: None  # type: ignore[method-assign]
-            peer = await a_stream(server, stream_key_properties="key")
-            await publish(peer, 0, 6)
-            await passes(50)
-            assert not manifests(store)
-            await passes(20)
-            has_all(store, "s", SEGMENT)
-            assert KEYS_SUFFIX not in manifest_of(store, "s").segments[0].files
+    async def test_they_are_waited_for_for_a_while(self, store: FakeStore, server: Harness) -> None:
+        server.server.broker._resources.keys.keys_requested = lambda _stream: None  # type: ignore[method-assign]
+        peer = await a_stream(server, stream_key_properties="key")
+        await publish(peer, 0, 6)
+        await passes(50)
+        assert not manifests(store)
+        await passes(20)
+        has_all(store, "s", SEGMENT)
+        assert KEYS_SUFFIX not in manifest_of(store, "s").segments[0].files
 
     @pytest.mark.parametrize("is_shorter", [False, True])
     async def test_they_are_made_anew_while_they_are_stored(
@@ -419,8 +405,7 @@ class TestFenced:
         async with tiered(tmp_path / "a", store) as server:
             peer = await a_stream(server)
             other = await server.peer()
-            await other.create("local", stream_tier="false")
-            await other.declare("local", reference="q")
+            await other.begin("local", reference="q", stream_tier="false")
             await publish(peer, 0, 8)
             await passes(5)
             take_over(store)

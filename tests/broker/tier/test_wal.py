@@ -71,35 +71,34 @@ def _reason(server: Harness) -> str:
 # -- confirming
 
 
-async def test_a_message_is_confirmed_and_shown_when_the_store_has_it(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        reader = await server.peer()
-        await reader.subscribe("s")
-        store.fail(key=WAL_FOLDER, times=-1)
-        await peer.publish([b"1"])
-        await peer.silence(5)
-        await reader.silence(5)
-        assert "cannot reach" in server.host.find("s").alarm
-        assert await (await server.peer()).code(c.DeclarePublisher, 1, "q", "s") != OK
-        store.heal()
-        assert await peer.confirmed(1) == [1]
-        assert await reader.bodies(1) == [b"1"]
-        assert not server.host.find("s").alarm
-        slot, _ = decode_slot(_slots(store)[0], store.objects[_slots(store)[0]].content)
-        assert [section.next_offset for section in slot.sections] == [1]
+async def test_a_message_is_confirmed_and_shown_when_the_store_has_it(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await _publisher(server)
+    reader = await server.peer()
+    await reader.subscribe("s")
+    store.fail(key=WAL_FOLDER, times=-1)
+    await peer.publish([b"1"])
+    await peer.silence(5)
+    await reader.silence(5)
+    assert "cannot reach" in server.host.find("s").alarm
+    assert await (await server.peer()).code(c.DeclarePublisher, 1, "q", "s") != OK
+    store.heal()
+    assert await peer.confirmed(1) == [1]
+    assert await reader.bodies(1) == [b"1"]
+    assert not server.host.find("s").alarm
+    slot, _ = decode_slot(_slots(store)[0], store.objects[_slots(store)[0]].content)
+    assert [section.next_offset for section in slot.sections] == [1]
 
 
-async def test_other_streams_go_on_while_the_store_is_away(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.create("local")
-        await peer.declare("local", 2)
-        store.fail(times=-1)
-        await peer.publish([b"1"])
-        await peer.store([b"1"], publisher_id=2)
+async def test_other_streams_go_on_while_the_store_is_away(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await _publisher(server)
+    await peer.begin("local", 2)
+    store.fail(times=-1)
+    await peer.publish([b"1"])
+    await peer.store([b"1"], publisher_id=2)
 
 
 async def test_slots_are_confirmed_in_their_order(tmp_path: Path) -> None:
@@ -118,32 +117,32 @@ async def test_slots_are_confirmed_in_their_order(tmp_path: Path) -> None:
         assert await peer.confirmed(2) == [2, 3]
 
 
-async def test_what_was_sent_twice_is_confirmed_with_the_first(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        await peer.publish([b"1"])
-        await passes(1)
-        await peer.publish([b"1"])
-        await peer.silence(5)
-        store.heal()
-        assert await peer.confirmed(2) == [1, 1]
-        await peer.publish([b"1"])
-        assert await peer.confirmed(1) == [1]
-        assert await _all(server) == [b"1"]
+async def test_what_was_sent_twice_is_confirmed_with_the_first(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await _publisher(server)
+    store.fail(key=WAL_FOLDER, times=-1)
+    await peer.publish([b"1"])
+    await passes(1)
+    await peer.publish([b"1"])
+    await peer.silence(5)
+    store.heal()
+    assert await peer.confirmed(2) == [1, 1]
+    await peer.publish([b"1"])
+    assert await peer.confirmed(1) == [1]
+    assert await _all(server) == [b"1"]
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_an_answer_that_is_lost_is_found_out(tmp_path: Path, *, after: bool) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        for number in range(1, 5):
-            store.fail(name="create", key=WAL_FOLDER, after=after)
-            await peer.store([b"%d" % number], number)
-        assert await _all(server) == [b"1", b"2", b"3", b"4"]
-        assert len(_slots(store)) == 4
+async def test_an_answer_that_is_lost_is_found_out(
+    store: FakeStore, server: Harness, *, after: bool
+) -> None:
+    peer = await _publisher(server)
+    for number in range(1, 5):
+        store.fail(name="create", key=WAL_FOLDER, after=after)
+        await peer.store([b"%d" % number], number)
+    assert await _all(server) == [b"1", b"2", b"3", b"4"]
+    assert len(_slots(store)) == 4
 
 
 async def test_a_slot_that_went_elsewhere_confirms_nothing(tmp_path: Path) -> None:
@@ -195,15 +194,13 @@ async def test_a_log_that_was_looked_for_elsewhere_has_not_ended(tmp_path: Path)
         assert await _all(server) == [b"1", b"2", b"3"]
 
 
-async def test_no_request_is_made_when_nothing_waits(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        await passes(5)
-        before = store.count(name="create")
-        await passes(1_000)
-        assert store.count(name="create") == before
+async def test_no_request_is_made_when_nothing_waits(store: FakeStore, server: Harness) -> None:
+    peer = await _publisher(server)
+    await peer.store(bodies(0))
+    await passes(5)
+    before = store.count(name="create")
+    await passes(1_000)
+    assert store.count(name="create") == before
 
 
 async def test_a_bug_stays_in_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,37 +227,34 @@ async def test_a_bug_stays_in_its_stream(tmp_path: Path, monkeypatch: pytest.Mon
         assert tier_of(server).confirms.bytes_behind < 1_000
 
 
-async def test_what_waits_is_counted(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        confirms = tier_of(server).confirms
-        for where in ("store", "local", "store"):
-            await server.host.settings.set_arguments("s", [(CONFIRM, where)])
-            for number in range(5):
-                store.fail(key=WAL_FOLDER, times=number)
-                await peer.store(bodies(0, 30), 1)
-                await peer.publish(bodies(0, 30), 31)
-                await peer.confirmed(30)
-        await passes(5)
-        assert confirms.bytes_behind == 0
+async def test_what_waits_is_counted(store: FakeStore, server: Harness) -> None:
+    peer = await _publisher(server)
+    confirms = tier_of(server).confirms
+    for where in ("store", "local", "store"):
+        await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+        for number in range(5):
+            store.fail(key=WAL_FOLDER, times=number)
+            await peer.store(bodies(0, 30), 1)
+            await peer.publish(bodies(0, 30), 31)
+            await peer.confirmed(30)
+    await passes(5)
+    assert confirms.bytes_behind == 0
 
 
 async def test_what_a_flush_has_written_is_counted_when_it_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush tells nobody of what it writes, and a slot may be made just then."""
-    async with tiered(tmp_path, FakeStore()) as server:
-        peer = await _publisher(server)
-        confirms = tier_of(server).confirms
-        with monkeypatch.context() as patch:
-            patch.setattr(OpenLog, "_write", lambda opened: opened.writer.write())
-            await peer.publish([b"1"])
-            await passes(0.1)
-            confirms.wants(*confirms._streams.values())
-            assert await peer.confirmed(1) == [1]
-        await peer.store([b"2"], 2)
-        assert confirms.bytes_behind == confirms._num_held == 0
+    peer = await _publisher(server)
+    confirms = tier_of(server).confirms
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenLog, "_write", lambda opened: opened.writer.write())
+        await peer.publish([b"1"])
+        await passes(0.1)
+        confirms.wants(*confirms._streams.values())
+        assert await peer.confirmed(1) == [1]
+    await peer.store([b"2"], 2)
+    assert confirms.bytes_behind == confirms._num_held == 0
 
 
 async def test_memory_is_bounded_while_the_store_is_away(
@@ -321,19 +315,17 @@ async def test_the_life_of_a_stream_that_only_the_log_has_is_on_the_device(
         assert await _all(server) == [b"1"]
 
 
-async def test_a_large_backlog_goes_in_several_slots(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        for number in range(12):
-            await peer.publish([b"x" * 900_000], number + 1)
-        await passes(1)
-        store.heal()
-        assert len(await peer.confirmed(12)) == 12
-        sizes = [len(store.objects[key].content) for key in _slots(store)]
-        assert len(sizes) > 1
-        assert max(sizes) < 6 << 20
+async def test_a_large_backlog_goes_in_several_slots(store: FakeStore, server: Harness) -> None:
+    peer = await _publisher(server)
+    store.fail(key=WAL_FOLDER, times=-1)
+    for number in range(12):
+        await peer.publish([b"x" * 900_000], number + 1)
+    await passes(1)
+    store.heal()
+    assert len(await peer.confirmed(12)) == 12
+    sizes = [len(store.objects[key].content) for key in _slots(store)]
+    assert len(sizes) > 1
+    assert max(sizes) < 6 << 20
 
 
 # -- a machine that is lost
@@ -346,9 +338,7 @@ class _Moment(NamedTuple):
     num_confirmed: int
 
 
-async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(
-    tmp_path: Path,
-) -> None:
+async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(tmp_path: Path) -> None:
     store, moments, confirmed = FakeStore(), [], 0
 
     def note(call: Call) -> None:
@@ -498,21 +488,21 @@ async def test_an_opening_that_fails_loses_no_offset(
         assert (await peer.ask(c.QueryOffset, "a", "s")).offset == 9
 
 
-async def test_an_offset_is_answered_when_the_store_has_it(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        store.fail(key=WAL_FOLDER, times=-1)
-        reader = await server.peer()
-        await reader.subscribe("s")
-        await reader.send(c.StoreOffset("a", "s", 3))
-        with trio.move_on_after(5) as waited:
-            await reader.ask(c.QueryOffset, "a", "s")
-        assert waited.cancelled_caught
-        store.heal()
-        answer = await (await server.peer()).ask(c.QueryOffset, "a", "s")
-        assert answer.offset == 3
+async def test_an_offset_is_answered_when_the_store_has_it(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await _publisher(server)
+    await peer.store(bodies(0))
+    store.fail(key=WAL_FOLDER, times=-1)
+    reader = await server.peer()
+    await reader.subscribe("s")
+    await reader.send(c.StoreOffset("a", "s", 3))
+    with trio.move_on_after(5) as waited:
+        await reader.ask(c.QueryOffset, "a", "s")
+    assert waited.cancelled_caught
+    store.heal()
+    answer = await (await server.peer()).ask(c.QueryOffset, "a", "s")
+    assert answer.offset == 3
 
 
 async def test_a_stream_that_was_deleted_stays_so(tmp_path: Path) -> None:
@@ -734,8 +724,7 @@ async def test_confirming_is_changed_while_it_runs(tmp_path: Path) -> None:
     number = 0
     async with tiered(tmp_path / "old", store) as server:
         peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p")
         for where in ("store", "local", "store", "local", "store"):
             await peer.publish(bodies(number, 3), number + 1)
             await server.host.settings.set_arguments("s", [(CONFIRM, where)])
@@ -754,8 +743,7 @@ async def test_offsets_go_along_with_changes(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
         peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p")
         await peer.store(bodies(0))
         stream = server.host.find("s")
         async with stream.opened():

@@ -22,8 +22,7 @@ def _slot(number: int) -> str:
 
 async def _publisher(server: Harness, **arguments: str) -> Peer:
     peer = await server.peer()
-    await peer.create("s", **arguments)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", **arguments)
     return peer
 
 
@@ -65,26 +64,24 @@ async def test_an_offset_that_only_the_disk_has_is_answered_when_the_store_has_i
 
 
 async def test_what_was_there_before_a_change_is_answered_when_the_store_has_it(
-    tmp_path: Path,
+    store: FakeStore, server: Harness
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        await _store_offset(server, 3)
-        store.fail(key=WAL_FOLDER, times=-1)
-        await _change(server, "store")
-        assert await _offset(server) is None
-        other = await server.peer()
-        with trio.move_on_after(5) as waited:
-            await other.ask(c.QueryPublisherSequence, "p", "s")
-        assert waited.cancelled_caught
-        await peer.publish(bodies(0))
-        await peer.silence(5)
-        store.heal()
-        with trio.fail_after(30):
-            assert len(await peer.confirmed(20)) == 20
-        assert await _offset(server) == 3
+    peer = await _publisher(server)
+    await peer.store(bodies(0))
+    await _store_offset(server, 3)
+    store.fail(key=WAL_FOLDER, times=-1)
+    await _change(server, "store")
+    assert await _offset(server) is None
+    other = await server.peer()
+    with trio.move_on_after(5) as waited:
+        await other.ask(c.QueryPublisherSequence, "p", "s")
+    assert waited.cancelled_caught
+    await peer.publish(bodies(0))
+    await peer.silence(5)
+    store.heal()
+    with trio.fail_after(30):
+        assert len(await peer.confirmed(20)) == 20
+    assert await _offset(server) == 3
 
 
 async def test_what_was_uploaded_and_has_left_the_disk_needs_no_slot(tmp_path: Path) -> None:
@@ -142,36 +139,33 @@ async def test_offsets_of_each_time_in_between_go_along(tmp_path: Path) -> None:
         assert await _offset(server) == 7
 
 
-async def test_a_stream_is_marked_each_time(tmp_path: Path) -> None:
+async def test_a_stream_is_marked_each_time(tmp_path: Path, server: Harness) -> None:
     """The mark went when its log was opened to be confirmed by this machine."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, stream_confirm="store")
-        await peer.store(bodies(0))
-        await _change(server, "local")
-        await passes(1_000)
-        assert not server.host.find("s").is_open
-        await peer.store(bodies(20), 21)
-        assert not list(tmp_path.glob("streams/*/*/wal-*"))
-        await _change(server, "store")
-        await peer.store(bodies(40), 41)
-        assert list(tmp_path.glob("streams/*/*/wal-*"))
+    peer = await _publisher(server, stream_confirm="store")
+    await peer.store(bodies(0))
+    await _change(server, "local")
+    await passes(1_000)
+    assert not server.host.find("s").is_open
+    await peer.store(bodies(20), 21)
+    assert not list(tmp_path.glob("streams/*/*/wal-*"))
+    await _change(server, "store")
+    await peer.store(bodies(40), 41)
+    assert list(tmp_path.glob("streams/*/*/wal-*"))
 
 
-async def test_offsets_that_are_taken_before_their_turn_are_waited_for(tmp_path: Path) -> None:
-    async with tiered(tmp_path, FakeStore()) as server:
-        await _publisher(server, stream_confirm="store")
-        stream = server.host.find("s")
-        async with stream.opened() as log:
-            await stream.settled()
-            writer = stream.life.held.writer
-            writer.store_offset(b"a", 0)
-            assert writer.take_offsets() == {b"a": 0}
-            batch = writer.take_batches(log.next_offset)
-            writer.write()
-            assert not writer.is_settled
-            writer.settle_batches(batch)
-            assert writer.is_settled
+async def test_offsets_that_are_taken_before_their_turn_are_waited_for(server: Harness) -> None:
+    await _publisher(server, stream_confirm="store")
+    stream = server.host.find("s")
+    async with stream.opened() as log:
+        await stream.settled()
+        writer = stream.life.held.writer
+        writer.store_offset(b"a", 0)
+        assert writer.take_offsets() == {b"a": 0}
+        batch = writer.take_batches(log.next_offset)
+        writer.write()
+        assert not writer.is_settled
+        writer.settle_batches(batch)
+        assert writer.is_settled
 
 
 async def test_slots_are_small_however_many_offsets_there_are(

@@ -39,8 +39,7 @@ def _slot(number: int) -> str:
 
 async def _publisher(server: Harness, **arguments: str) -> Peer:
     peer = await server.peer()
-    await peer.create("s", **arguments)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", **arguments)
     return peer
 
 
@@ -181,18 +180,16 @@ async def test_a_stream_that_is_declared_again_before_logs_are_read_begins_empty
 
 
 async def test_what_cannot_be_removed_of_a_stream_keeps_no_other_end_from_being_answered(
-    tmp_path: Path,
+    store: FakeStore, server: Harness
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.create("other", **STORE)
-        await peer.store(bodies(0))
-        await tier_of(server).upload(server.host.name, [Name("s")], 60)
-        store.fail(key="/s~", times=-1)
-        assert await (await server.peer()).code(c.Delete, "s") == AWAY
-        with trio.fail_after(10):
-            assert await (await server.peer()).code(c.Delete, "other") == OK
+    peer = await _publisher(server, **STORE)
+    await peer.create("other", **STORE)
+    await peer.store(bodies(0))
+    await tier_of(server).upload(server.host.name, [Name("s")], 60)
+    store.fail(key="/s~", times=-1)
+    assert await (await server.peer()).code(c.Delete, "s") == AWAY
+    with trio.fail_after(10):
+        assert await (await server.peer()).code(c.Delete, "other") == OK
 
 
 async def test_what_was_truncated_stays_so(tmp_path: Path) -> None:
@@ -210,17 +207,17 @@ async def test_what_was_truncated_stays_so(tmp_path: Path) -> None:
         assert await _all(server) == bodies(60, 40)
 
 
-async def test_a_truncation_that_the_store_does_not_know_is_not_answered(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, **STORE)
-        for first in range(0, 100, 20):
-            await peer.store(bodies(first), first + 1)
-        stream = server.host.find("s")
-        store.fail(key="manifest", times=-1)
-        async with stream.opened():
-            with pytest.raises(Refused, match="would come back if the machine was lost"):
-                await stream.truncate(at_offset(60))
+async def test_a_truncation_that_the_store_does_not_know_is_not_answered(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await _publisher(server, **STORE)
+    for first in range(0, 100, 20):
+        await peer.store(bodies(first), first + 1)
+    stream = server.host.find("s")
+    store.fail(key="manifest", times=-1)
+    async with stream.opened():
+        with pytest.raises(Refused, match="would come back if the machine was lost"):
+            await stream.truncate(at_offset(60))
 
 
 async def test_truncating_what_is_not_in_the_tier_waits_for_none(tmp_path: Path) -> None:
@@ -234,44 +231,42 @@ async def test_truncating_what_is_not_in_the_tier_waits_for_none(tmp_path: Path)
 
 
 async def test_a_deletion_that_the_catalog_refuses_is_not_told_as_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise CatalogError("database or disk is full")
 
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.store(bodies(0))
-        store.fail(times=-1)
-        monkeypatch.setattr(Transaction, "remove_streams", refuse)
-        with trio.fail_after(5):
-            with pytest.raises(Refused, match="disk is full"):
-                await server.host.delete(Name("s"), lambda: None)
-        assert server.host.has_stream(Name("s"))
+    peer = await _publisher(server, **STORE)
+    await peer.store(bodies(0))
+    store.fail(times=-1)
+    monkeypatch.setattr(Transaction, "remove_streams", refuse)
+    with trio.fail_after(5):
+        with pytest.raises(Refused, match="disk is full"):
+            await server.host.delete(Name("s"), lambda: None)
+    assert server.host.has_stream(Name("s"))
 
 
-async def test_nobody_waits_for_ever_for_a_store_that_is_away(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.store(bodies(0))
-        store.fail(key=WAL_FOLDER, times=-1)
-        await peer.publish([b"1"], 21)
-        stream = server.host.find("s")
-        async with stream.opened():
-            stream.store_offset("a", 3)
-            with trio.fail_after(25):
-                with pytest.raises(Refused, match="cannot reach"):
-                    await stream.set_offset("b", 4)
-        asks = [(c.QueryOffset, "a", "s"), (c.QueryPublisherSequence, "p", "s")]
-        for ask in asks:
-            with trio.fail_after(25):
-                assert await (await server.peer()).code(*ask) == AWAY
-        store.heal()
-        await passes(10)
-        for ask in asks:
-            assert await (await server.peer()).code(*ask) == OK
+async def test_nobody_waits_for_ever_for_a_store_that_is_away(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await _publisher(server, **STORE)
+    await peer.store(bodies(0))
+    store.fail(key=WAL_FOLDER, times=-1)
+    await peer.publish([b"1"], 21)
+    stream = server.host.find("s")
+    async with stream.opened():
+        stream.store_offset("a", 3)
+        with trio.fail_after(25):
+            with pytest.raises(Refused, match="cannot reach"):
+                await stream.set_offset("b", 4)
+    asks = [(c.QueryOffset, "a", "s"), (c.QueryPublisherSequence, "p", "s")]
+    for ask in asks:
+        with trio.fail_after(25):
+            assert await (await server.peer()).code(*ask) == AWAY
+    store.heal()
+    await passes(10)
+    for ask in asks:
+        assert await (await server.peer()).code(*ask) == OK
 
 
 async def test_a_flush_that_runs_shows_nothing_that_a_store_is_to_have() -> None:
@@ -315,38 +310,36 @@ async def test_offsets_that_were_forgotten_here_do_not_come_back(
 
 
 async def test_what_is_published_while_a_stream_leaves_the_store_is_confirmed(
-    tmp_path: Path,
+    server: Harness,
 ) -> None:
-    async with tiered(tmp_path, FakeStore()) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.store(bodies(0))
-        for number in range(20, 200, 20):
-            await peer.publish(bodies(number), number + 1)
-            await _change(server, "local" if number % 40 else "store")
-            stream = server.host.find("s")
-            stream.store_offset("a", number)
-            assert len(await peer.confirmed(20)) == 20
-        await _change(server, "local")
-        await passes(5)
-        async with stream.opened() as log:
-            await stream.set_offset("a", 1_000)
-            assert not log.awaits_store
-        assert await _all(server) == bodies(0, 200)
+    peer = await _publisher(server, **STORE)
+    await peer.store(bodies(0))
+    for number in range(20, 200, 20):
+        await peer.publish(bodies(number), number + 1)
+        await _change(server, "local" if number % 40 else "store")
+        stream = server.host.find("s")
+        stream.store_offset("a", number)
+        assert len(await peer.confirmed(20)) == 20
+    await _change(server, "local")
+    await passes(5)
+    async with stream.opened() as log:
+        await stream.set_offset("a", 1_000)
+        assert not log.awaits_store
+    assert await _all(server) == bodies(0, 200)
 
 
 async def test_a_stream_that_a_bug_has_ended_counts_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    async with tiered(tmp_path, FakeStore()) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.store([b"1"])
-        monkeypatch.setattr(WalStream, "section", broken)
-        await peer.publish([b"2"], 2)
-        assert isinstance(await peer.next(), c.PublishError)
-        assert tier_of(server).confirms.bytes_behind == 0
+    peer = await _publisher(server, **STORE)
+    await peer.store([b"1"])
+    monkeypatch.setattr(WalStream, "section", broken)
+    await peer.publish([b"2"], 2)
+    assert isinstance(await peer.next(), c.PublishError)
+    assert tier_of(server).confirms.bytes_behind == 0
 
 
 async def test_an_exchange_is_told_of_when_the_store_has_it(tmp_path: Path) -> None:
@@ -375,46 +368,46 @@ async def test_an_exchange_is_told_of_when_the_store_has_it(tmp_path: Path) -> N
         assert not await host.exchanges.declare(row)
 
 
-async def test_an_end_is_not_answered_by_a_slot_from_before(tmp_path: Path) -> None:
+async def test_an_end_is_not_answered_by_a_slot_from_before(
+    store: FakeStore, server: Harness
+) -> None:
     """One that was on its way when the stream ended, and has come to the store since."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.store([b"1"])
-        for number in (1, 2):
-            store.fail(key=_slot(number), times=-1)
-        await peer.publish([b"2"], 2)
+    peer = await _publisher(server, **STORE)
+    await peer.store([b"1"])
+    for number in (1, 2):
+        store.fail(key=_slot(number), times=-1)
+    await peer.publish([b"2"], 2)
+    await passes(1)
+    async with trio.open_nursery() as nursery:
+
+        async def delete() -> None:
+            assert await (await server.peer()).code(c.Delete, "s") == AWAY
+
+        nursery.start_soon(delete)
         await passes(1)
-        async with trio.open_nursery() as nursery:
-
-            async def delete() -> None:
-                assert await (await server.peer()).code(c.Delete, "s") == AWAY
-
-            nursery.start_soon(delete)
-            await passes(1)
-            store.heal()
-            store.fail(key=_slot(2), times=-1)
-            await passes(2)
-            assert _slot(1) in store.objects
+        store.heal()
+        store.fail(key=_slot(2), times=-1)
+        await passes(2)
+        assert _slot(1) in store.objects
 
 
-async def test_nothing_goes_to_the_store_while_a_stream_leaves_its_log(tmp_path: Path) -> None:
+async def test_nothing_goes_to_the_store_while_a_stream_leaves_its_log(
+    store: FakeStore, server: Harness
+) -> None:
     """It would be answered, and be on no disk when the log is not needed any more."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, **STORE)
-        await peer.store([b"1"])
-        stream = server.host.find("s")
-        async with stream.opened():
-            opened = stream.life.held
-            opened.writer.pause()
-            stream.store_offset("a", 0)
-            await passes(0.5)  # shorter than until the next flush, which would resume it
-            assert _slot(1) not in store.objects
-            opened.writer.resume()
-            opened.work.set()
-            await passes(2)
-            assert _slot(1) in store.objects
+    peer = await _publisher(server, **STORE)
+    await peer.store([b"1"])
+    stream = server.host.find("s")
+    async with stream.opened():
+        opened = stream.life.held
+        opened.writer.pause()
+        stream.store_offset("a", 0)
+        await passes(0.5)  # shorter than until the next flush, which would resume it
+        assert _slot(1) not in store.objects
+        opened.writer.resume()
+        opened.work.set()
+        await passes(2)
+        assert _slot(1) in store.objects
 
 
 async def test_a_log_that_is_being_opened_does_not_hold_the_end(tmp_path: Path) -> None:

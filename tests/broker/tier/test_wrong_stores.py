@@ -24,7 +24,7 @@ from tests.broker.tier.support import (
     tiered,
 )
 from tests.support.fake_store import WRITES, Call, FakeStore, Kept
-from tests.support.server import FIRST, Harness, harness
+from tests.support.server import FIRST, Harness, Peer, harness
 
 _STREAM = {"stream_max_segment_size_bytes": "2000", "stream_local_max_length_bytes": "0"}
 _END = 20 * A_FRAME
@@ -61,8 +61,7 @@ async def _stored(folder: Path, store: FakeStore, name: str = "s") -> dict[str, 
     """What is in a store after a server has stored most of a stream."""
     async with tiered(folder, store) as server:
         peer = await server.peer()
-        await peer.create(name, **_STREAM)
-        await peer.declare(name, reference="p")
+        await peer.begin(name, reference="p", **_STREAM)
         await publish(peer, 0, 20)
         await passes(5)
         assert server.host.find(name).log.segments.shown[0].cold is not None
@@ -114,8 +113,7 @@ async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> 
     old = await _stored(tmp_path, store)
     async with tiered(tmp_path, store) as server:
         peer = await server.peer()
-        await peer.create("t", stream_max_segment_size_bytes="2000")
-        await peer.declare("t")
+        await peer.begin("t", stream_max_segment_size_bytes="2000")
         await publish(peer, 0, 20)
         await passes(10)
         old = dict(store.objects)
@@ -210,37 +208,32 @@ async def test_a_new_server_does_not_begin_among_streams_of_others(tmp_path: Pat
 
 
 async def test_a_segment_leaves_the_disk_when_the_store_has_it_then(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: FakeStore, server: Harness, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the store has lost since it was stored is uploaded again first."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
-        await publish(peer, 0, 20)
-        await passes(5)
-        lost = manifest_of(store, "s").segments[1]
-        key = lost.key(manifest_of(store, "s").stream, ".index")
-        del store.objects[key]
-        await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
-        await passes(30)
-        assert server.host.find("s").log.segments.shown[1].cold is not None
-        again = manifest_of(store, "s").segments[1]
-        assert again.base_offset == lost.base_offset
-        assert again.uid != lost.uid
-        assert "does not have all objects of the segment from offset" in caplog.text
-        assert manifest_of(store, "s").keys() <= store.objects.keys()
-        server.server.broker.fetcher.cache.max_bytes = 0
-        await _reads_all(server)
+    await peer.begin("s", stream_max_segment_size_bytes="2000")
+    await publish(peer, 0, 20)
+    await passes(5)
+    lost = manifest_of(store, "s").segments[1]
+    key = lost.key(manifest_of(store, "s").stream, ".index")
+    del store.objects[key]
+    await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
+    await passes(30)
+    assert server.host.find("s").log.segments.shown[1].cold is not None
+    again = manifest_of(store, "s").segments[1]
+    assert again.base_offset == lost.base_offset
+    assert again.uid != lost.uid
+    assert "does not have all objects of the segment from offset" in caplog.text
+    assert manifest_of(store, "s").keys() <= store.objects.keys()
+    server.server.broker.fetcher.cache.max_bytes = 0
+    await _reads_all(server)
 
 
 async def test_a_store_that_was_copied_has_other_etags(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store, tier_roll_seconds=100) as server:
         peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="2000")
         await publish(peer, 0, 20)
         await passes(5)
         key = manifest_of(store, "s").stream.manifest
@@ -283,8 +276,7 @@ async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None
         await tier_of(server).ownership.taken()
         store.before = changes
         peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="2000")
         await publish(peer, 0, 20)
         await passes(30)
         assert store.objects is not store.right
@@ -311,8 +303,7 @@ async def test_what_went_into_another_store_is_written_again(tmp_path: Path, par
     store.before, store.after = changes, changes_back
     async with tiered(tmp_path, store, tier="file:///bucket") as server:
         peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="2000")
         await publish(peer, 0, 20)
         await tier_of(server).upload(Name("/"), [], 90)
         manifest = manifest_of(store, "s")
