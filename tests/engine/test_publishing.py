@@ -41,6 +41,11 @@ class Asking:
         return (await self.server.server.engine.ask(self._caller, request)).streams
 
 
+@pytest.fixture
+def asking(server: Harness) -> Asking:
+    return Asking(server)
+
+
 async def bodies(peer: Peer, stream: str, count: int) -> list[bytes]:
     await peer.subscribe(stream)
     found: list[bytes] = []
@@ -85,9 +90,8 @@ async def test_the_offset_is_that_of_the_message(tmp_path: Path, flush: str) -> 
     ],
 )
 async def test_the_filter_value_is_as_for_any_publisher(
-    server: Harness, declared: dict[str, str], given: bytes, stored: bytes | None
+    peer: Peer, asking: Asking, declared: dict[str, str], given: bytes, stored: bytes | None
 ) -> None:
-    peer, asking = await server.peer(), Asking(server)
     await peer.create("s", **declared)
     if stored is None:
         with pytest.raises(Refused, match="requires the value of property region, which is"):
@@ -100,8 +104,7 @@ async def test_the_filter_value_is_as_for_any_publisher(
     assert (await peer.chunk()).bodies == [EU]
 
 
-async def test_bounds(server: Harness) -> None:
-    peer, asking = await server.peer(), Asking(server)
+async def test_bounds(server: Harness, peer: Peer, asking: Asking) -> None:
     await peer.create("s")
     assert await asking.publish(message=bytes(p.MAX_MESSAGE_BYTES)) == 0
     with pytest.raises(Refused, match="expected at most"):
@@ -127,9 +130,10 @@ async def test_who_may_not_write_publishes_nothing(server: Harness, peer: Peer) 
     assert await Asking(server).publish() == 0
 
 
-async def test_a_full_disk_is_answered(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_answered(
+    server: Harness, peer: Peer, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the one that finds it: that message waits, and is stored. Others are not even queued."""
-    peer, asking = await server.peer(), Asking(server)
     await peer.create("s")
     await asking.publish()
     log = server.host.find("s").log
@@ -149,8 +153,9 @@ def no_room(*_: object) -> None:
     raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
 
 
-async def test_what_is_not_confirmed_is_answered(server: Harness) -> None:
-    peer, asking = await server.peer(), Asking(server)
+async def test_what_is_not_confirmed_is_answered(
+    server: Harness, peer: Peer, asking: Asking
+) -> None:
     await peer.create("s")
     writer = await writer_of(server, "s")
     writer.pause()  # as while a flush lasts
@@ -181,8 +186,9 @@ async def bind(server: Harness, source: str, stream: str, key: str = "", **argum
     await server.host.exchanges.bind(Binding("/", source, stream, False, key, arguments))
 
 
-async def test_an_exchange_leads_where_it_does_over_amqp(server: Harness) -> None:
-    peer, asking = await server.peer(), Asking(server)
+async def test_an_exchange_leads_where_it_does_over_amqp(
+    server: Harness, peer: Peer, asking: Asking
+) -> None:
     for name in ("a", "b"):
         await peer.create(name)
     await declare(server, "topic", ExchangeType.TOPIC)
@@ -207,8 +213,9 @@ async def test_an_exchange_leads_where_it_does_over_amqp(server: Harness) -> Non
     }
 
 
-async def test_some_of_its_streams_take_nothing(server: Harness) -> None:
-    peer, asking = await server.peer(), Asking(server)
+async def test_some_of_its_streams_take_nothing(
+    server: Harness, peer: Peer, asking: Asking
+) -> None:
     for name in ("a", "b"):
         await peer.create(name)
         await bind(server, "amq.fanout", name)

@@ -490,17 +490,18 @@ class TestServer:
         commands = [await peer.next(), await peer.next()]
         assert any(isinstance(command, c.Deliver) for command in commands)
 
-    async def test_too_many_properties(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        pairs = tuple((f"filter-property.{n}", "d") for n in range(5))
-        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
-        assert code == ResponseCode.PRECONDITION_FAILED
-
-    async def test_too_many_values(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        values = tuple((f"filter-property.0.value.{n}", str(n)) for n in range(1_000))
-        pairs = (("filter-property.0", "d"), ("filter.0", "HA"), *values)
-        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
+    @pytest.mark.parametrize(
+        "pairs",
+        [
+            [(f"filter-property.{n}", "d") for n in range(5)],
+            [("filter-property.0", "d"), ("filter.0", "HA")]
+            + [(f"filter-property.0.value.{n}", str(n)) for n in range(1_000)],
+        ],
+        ids=["properties", "values"],
+    )
+    async def test_too_many(self, peer: Peer, pairs: list[tuple[str, str]]) -> None:
+        await peer.begin("s", **BOTH)
+        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, tuple(pairs))
         assert code == ResponseCode.PRECONDITION_FAILED
 
 

@@ -412,17 +412,6 @@ class TestFlushing:
         assert read_bodies(bench.log) == [b"m1", b"m2", b"m3", b"m4"]
         assert bench.num_flushes == 2
 
-    async def test_a_bug_in_flushing_fails_the_stream_only(
-        self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bench = Bench(nursery, commits_on_flush=True)
-        monkeypatch.setattr(bench.log, "begin_flush", None)
-        bench.publish(1)
-        refused = c.PublishError(1, ((1, ResponseCode.STREAM_NOT_AVAILABLE),))
-        assert await bench.answers() == [refused]
-        assert bench.stream.failed
-        await bench.stream.settled()
-
     async def test_interval_flushes_within_the_interval(self, nursery: trio.Nursery) -> None:
         flusher = Flusher(FlushMode.INTERVAL, 1)
         bench = Bench(nursery, flushing=flusher)

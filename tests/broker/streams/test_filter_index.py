@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
 from segments.filter_index import FilterFile, FilterIndex
-from segments.flush import Flush
 from streamd.broker.streams import log_maintenance
 from streamd.broker.streams.indexer import Indexer
-from streamd.net import threads
 from streamd.wire.stream import ResponseCode, commands as c
+from tests.support.held_work import hold_work, is_flush
 from tests.support.server import NEXT, OK, Harness, Peer, harness
 from tests.support.syncs import work_beside
 
@@ -108,18 +106,6 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     assert not waiters
 
 
-async def test_waiting_consumers_hold_no_old_segment(server: Harness, peer: Peer) -> None:
-    await peer.begin("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
-    await peer.subscribe("s", filter__0="none")
-    await fill(peer, 0, 60)
-    await peer.silence()
-    log = server.host.find("s").log
-    (session,) = server.host.observers
-    (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
-    reader = subscription.reader
-    assert reader._segment is log.segments.shown[-1]
-
-
 @pytest.mark.parametrize("awaited", [1, 5])
 async def test_progress_reaches_the_end_without_a_match(peer: Peer, awaited: int) -> None:
     await peer.begin("s")
@@ -197,23 +183,15 @@ async def test_a_consumer_that_comes_to_the_end_while_a_match_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for chunks that it cannot see yet: it is told of the one that was written before."""
-    may_end = trio.Event()
     async with harness(tmp_path, flush="always") as server:
         peer, reader = await server.peer(), await server.peer()
         await peer.begin("s")
         await peer.store([b"before"], values=[b"other"])
-        inline = threads.in_thread
-
-        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-            if isinstance(getattr(work, "__self__", None), Flush):
-                await may_end.wait()
-            return await inline(work, *arguments)
-
-        monkeypatch.setattr(threads, "in_thread", slowly)
+        flushes = hold_work(monkeypatch, is_flush)
         await peer.publish([b"match"], 2, values=[b"v"])
         await trio.sleep(1)
         await reader.subscribe("s", offset=NEXT, filter__0="v")
         await reader.silence(1)
-        may_end.set()
+        flushes.goes_on.set()
         with trio.fail_after(5):
             assert await reader.bodies(1) == [b"match"]

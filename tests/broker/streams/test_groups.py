@@ -135,14 +135,6 @@ class TestOverTheProtocol:
         await peer.store([b"three"], 3)
         await first.silence()
 
-    async def test_of_a_connection_that_vanishes(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        first, second = await server.peer(), await server.peer()
-        await join(first)
-        await join(second)
-        await first.vanish()
-        await asked(second, active=True)
-
     async def test_other_names_and_plain_consumers_are_not_touched(
         self, server: Harness, peer: Peer
     ) -> None:

@@ -26,6 +26,7 @@ from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_faults import BAD, GOOD, Faults, faults  # noqa: F401 - a fixture
 from tests.support import amqp
+from tests.support.held_work import delay_work, hold_work, is_flush
 from tests.support.server import OK, Harness, Peer, harness, inline
 
 CLOSED_AFTER = 120  # seconds
@@ -77,31 +78,21 @@ async def test_an_offset_that_cannot_be_stored_holds_nothing_up(
 
 
 async def test_a_log_is_not_closed_while_its_stream_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flushed = trio.Event()
-    inline: Any = None
-
-    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-        if isinstance(getattr(work, "__self__", None), Flush):
-            await flushed.wait()
-        return await inline(work, *arguments)
-
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        stream = server.host.find(GOOD)
-        inline = threads.in_thread
-        monkeypatch.setattr(threads, "in_thread", slowly)
-        server.start(lambda: stream.life.held.maintenance.flush(with_checkpoint=True))
-        await trio.sleep(1)
-        server.start(peer.code, c.Delete, GOOD)
-        await trio.sleep(1)
-        server.start(stream.life.close)
-        await trio.sleep(1)
-        flushed.set()
-        await trio.sleep(1)
-        assert stream.state is StreamState.GONE
-        assert not server.host.has_stream(GOOD)
+    peer = await used(server, GOOD)
+    stream = server.host.find(GOOD)
+    flushes = hold_work(monkeypatch, is_flush)
+    server.start(lambda: stream.life.held.maintenance.flush(with_checkpoint=True))
+    await trio.sleep(1)
+    server.start(peer.code, c.Delete, GOOD)
+    await trio.sleep(1)
+    server.start(stream.life.close)
+    await trio.sleep(1)
+    flushes.goes_on.set()
+    await trio.sleep(1)
+    assert stream.state is StreamState.GONE
+    assert not server.host.has_stream(GOOD)
 
 
 async def test_stored_offsets_wait_for_room_when_nobody_uses_the_stream(
@@ -206,7 +197,7 @@ async def test_a_stream_is_deleted_although_no_thread_moves_its_files(server: Ha
 
 
 async def test_a_stream_is_deleted_on_a_disk_without_room_for_the_trash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Path.mkdir
 
@@ -215,12 +206,11 @@ async def test_a_stream_is_deleted_on_a_disk_without_room_for_the_trash(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         make(self, *arguments, **options)
 
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        monkeypatch.setattr(Path, "mkdir", mkdir)
-        assert await peer.code(c.Delete, GOOD) == OK
-        assert await peer.code(c.Delete, GOOD) == ResponseCode.STREAM_DOES_NOT_EXIST
-        assert not list((tmp_path / "streams").glob("*/*"))  # its room is free
+    peer = await used(server, GOOD)
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert await peer.code(c.Delete, GOOD) == OK
+    assert await peer.code(c.Delete, GOOD) == ResponseCode.STREAM_DOES_NOT_EXIST
+    assert not list((server.data / "streams").glob("*/*"))  # its room is free
 
 
 async def test_a_connection_that_fails_while_it_waits_for_a_log_holds_nothing(
@@ -228,19 +218,12 @@ async def test_a_connection_that_fails_while_it_waits_for_a_log_holds_nothing(
     faults: Faults,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    inline: Any = None
-
-    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-        await trio.sleep(1)
-        return await inline(work, *arguments)
-
     await used(server, GOOD)
     await trio.sleep(CLOSED_AFTER)
     await used(server, BAD)
     stream = server.host.find(GOOD)
     assert stream.state is StreamState.CLOSED
-    inline = threads.in_thread
-    monkeypatch.setattr(threads, "in_thread", slowly)
+    delay_work(monkeypatch, 1)
     peer = await amqp.open_peer(server)
     await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
     consume = m.BasicConsume(0, GOOD, "tag", False, False, False, False, dict(amqp.FIRST))
@@ -256,12 +239,6 @@ async def test_a_connection_that_fails_while_it_waits_for_a_log_holds_nothing(
 async def test_a_connection_that_cannot_be_ended_takes_no_answers_from_others(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inline: Any = None
-
-    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-        await trio.sleep(1)
-        return await inline(work, *arguments)
-
     async def fail() -> None:
         raise RuntimeError("a bug")
 
@@ -272,8 +249,7 @@ async def test_a_connection_that_cannot_be_ended_takes_no_answers_from_others(
     await peer.begin(GOOD)
     await peer.store([b"before"])
     await trio.sleep(CLOSED_AFTER)
-    inline = threads.in_thread
-    monkeypatch.setattr(threads, "in_thread", slowly)
+    delay_work(monkeypatch, 1)
     await peer.publish([b"while it is opened"], first_id=2)
     await trio.sleep(0.1)
     assert server.host.find(GOOD).state is StreamState.OPENING

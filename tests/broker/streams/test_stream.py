@@ -299,15 +299,18 @@ async def test_stored_offsets_wait_for_room_too(nursery: trio.Nursery) -> None:
     assert reopened.journal.tracking.offset(b"app") == 5
 
 
-async def test_a_bug_in_writing_fails_the_stream_only(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("broken", ["append", "begin_flush"])
+async def test_a_bug_in_writing_or_flushing_fails_the_stream_only(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    bench = Bench(nursery)
-    monkeypatch.setattr(bench.log, "append", None)
+    bench = Bench(nursery, commits_on_flush=broken == "begin_flush")
+    monkeypatch.setattr(bench.log, broken, None)
     bench.publish(1)
     answers = await bench.answers()
     assert answers == [c.PublishError(1, ((1, ResponseCode.STREAM_NOT_AVAILABLE),))]
     assert bench.stream.failed
+    await bench.stream.settled()
 
 
 async def test_a_deleted_stream_keeps_nobody_waiting(nursery: trio.Nursery) -> None:

@@ -10,7 +10,7 @@ from segments.codec import FILE_HEADER_SIZE, ChunkHeader, decode_chunk_header
 from segments.policy import DEFAULT_TIER_SEGMENT_BYTES
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
-from tests.auth.test_users import add, enter, manage, must
+from tests.auth.test_users import manage, must
 from tests.support.server import Harness, Peer, harness
 
 PRECONDITION = ResponseCode.PRECONDITION_FAILED
@@ -126,11 +126,3 @@ async def test_refused(peer: Peer, arguments: dict[str, str], reason: str) -> No
     assert reason in answer.reason
     answer = await manage(peer, "stream.set", stream="none", **{"max-age": "1h"})
     assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
-
-
-async def test_take_the_right_to_configure(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await add(peer, "reader", "", "", ".*")
-    reader = await enter(server, "reader")
-    answer = await manage(reader, "stream.set", stream="s", **{"max-age": "1h"})
-    assert answer.code == ResponseCode.ACCESS_REFUSED

@@ -10,23 +10,18 @@ from segments.policy import DEFAULT_LOCAL_BYTES
 from streamd.broker.tier import eviction
 from tests.broker.tier.support import (
     A_FRAME,
-    SEGMENT_BYTES,
+    a_stream,
     bodies,
     is_of_log,
     manifest_of,
     passes,
     publish,
+    stored,
     tier_of,
     tiered,
 )
 from tests.support.fake_store import FakeStore, late_answers
-from tests.support.server import Harness, Peer
-
-
-async def a_stream(server: Harness, **arguments: str) -> Peer:
-    peer = await server.peer()
-    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    return peer
+from tests.support.server import Harness
 
 
 def cold(log: Log) -> list[int]:
@@ -46,8 +41,7 @@ async def reads_all(server: Harness, count: int) -> None:
 async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         setting = [("stream-local-max-length-bytes", "8000")]
         await server.host.settings.set_arguments("s", setting)
         await passes(5)
@@ -135,8 +129,7 @@ async def test_where_no_checkpoint_finds_room_segments_go_one_by_one(
 async def test_what_the_store_has_lost_is_stored_again_before_it_goes(
     store: FakeStore, server: Harness
 ) -> None:
-    await publish(await a_stream(server), 0, 30)
-    await passes(5)
+    await stored(server)
     for key in [key for key in store.objects if key.endswith(".segment")][:2]:
         del store.objects[key]
     setting = [("stream-local-max-length-bytes", "0")]
@@ -178,14 +171,12 @@ async def test_without_limits_a_gibibyte_stays(
     assert DEFAULT_LOCAL_BYTES == 1 << 30
     monkeypatch.setattr(eviction, "DEFAULT_LOCAL_BYTES", 5_000)
     async with tiered(tmp_path, FakeStore()) as server:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         assert cold(server.host.find("s").log) == [0, 100, 200, 300]
 
 
 async def test_a_limit_that_is_changed_counts_at_once(server: Harness) -> None:
-    await publish(await a_stream(server), 0, 30)
-    await passes(5)
+    await stored(server)
     log = server.host.find("s").log
     assert not cold(log)
     setting = [("stream-local-max-length-bytes", "0")]
@@ -198,9 +189,7 @@ async def test_retention_counts_what_is_only_in_the_store(
     store: FakeStore, server: Harness
 ) -> None:
     limits = {"stream_local_max_length_bytes": "0", "max_length_bytes": "7000"}
-    peer = await a_stream(server, **limits)
-    await publish(peer, 0, 60)
-    await passes(5)
+    await stored(server, 60, **limits)
     log = server.host.find("s").log
     assert log.segments.size <= 7_000
     assert log.segments.first_offset == 900
@@ -219,9 +208,7 @@ async def test_retention_counts_what_is_only_in_the_store(
 async def test_objects_stay_for_the_grace_time_over_a_restart(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store, tier_delete_delay_seconds=600) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
+        await stored(server)
         await server.host.settings.set_arguments("s", [("max-length-bytes", "5000")])
         await server.host.expire()
         await passes(300)

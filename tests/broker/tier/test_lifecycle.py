@@ -18,7 +18,7 @@ from streamd.operations.errors import Refused
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,
-    SEGMENT_BYTES,
+    a_stream,
     bodies,
     is_of_log,
     manifest_of,
@@ -26,19 +26,14 @@ from tests.broker.tier.support import (
     orphans,
     passes,
     publish,
+    stored,
     tier_of,
     tiered,
 )
 from tests.support.fake_store import Call, FakeStore, Kept
-from tests.support.server import OK, Harness, Peer
+from tests.support.server import OK, Harness
 
 DAY_MS = 24 * 3_600_000
-
-
-async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
-    peer = await server.peer()
-    await peer.begin(name, reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    return peer
 
 
 def of_streams(store: FakeStore) -> set[str]:
@@ -53,9 +48,7 @@ class TestDeletion:
     async def test_everything_of_it_goes_the_manifest_last(
         self, tmp_path: Path, store: FakeStore, server: Harness
     ) -> None:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
+        peer = await stored(server)
         number = len(store.calls)
         assert await peer.code(c.Delete, "s") == OK
         await passes(5)
@@ -79,9 +72,7 @@ class TestDeletion:
     async def test_a_full_disk_keeps_nobody_from_deleting(
         self, store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
+        peer = await stored(server)
         full = StorageError("write", "f", OSError(errno.ENOSPC, "no space left"))
         monkeypatch.setattr(Deletions, "add", Mock(side_effect=full))
         assert await peer.code(c.Delete, "s") == OK
@@ -91,9 +82,7 @@ class TestDeletion:
     async def test_one_of_the_same_name_shares_nothing_with_it(
         self, store: FakeStore, server: Harness
     ) -> None:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
+        peer = await stored(server)
         old = manifest_of(store, "s").stream
         store.fail(name="delete", times=40)
         assert await peer.code(c.Delete, "s") == OK
@@ -135,8 +124,7 @@ class TestDeletion:
             killed.objects.update(store.objects)
 
         async with tiered(old, store) as server:
-            await publish(await a_stream(server), 0, 30)
-            await passes(5)
+            await stored(server)
             await server.host.delete("s", answer)
         assert of_streams(killed)
         async with tiered(left, killed):
@@ -147,8 +135,7 @@ class TestDeletion:
         self, store: FakeStore, server: Harness
     ) -> None:
         for name in ("bad", "good"):
-            await publish(await a_stream(server, name), 0, 30)
-        await passes(5)
+            await stored(server, 30, name)
         store.fail(name="delete", key="/bad~", times=-1)
         peer = await server.peer()
         for name in ("bad", "good"):
@@ -171,8 +158,7 @@ class TestDeletion:
         assert not of_streams(store)
 
     async def test_of_a_virtual_host(self, store: FakeStore, server: Harness) -> None:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         assert of_streams(store)
         broker = server.server.broker
         async with broker.catalog.turn() as turn:
@@ -185,8 +171,7 @@ class TestDeletion:
     ) -> None:
         store = FakeStore()
         async with tiered(tmp_path, store) as server:
-            await publish(await a_stream(server), 0, 30)
-            await passes(5)
+            await stored(server)
             host = server.host
             names = {name: host.folder(name) for name in host.names()}
             assert await tier_of(server).removals.will_delete(names, host.name) is not None
@@ -203,8 +188,7 @@ class TestOrphans:
         async with tiered(tmp_path, store):
             pass
         async with tiered(tmp_path, store) as server:
-            await publish(await a_stream(server), 0, 30)
-            await passes(5)
+            await stored(server)
             tier = tier_of(server)
             assert tier.ownership.identity.epoch == 2
             whole = set(store.objects)
@@ -230,9 +214,7 @@ class TestOrphans:
     async def test_what_is_named_between_listing_and_deleting_stays(
         self, store: FakeStore, server: Harness
     ) -> None:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
+        await stored(server)
         store.now_ms -= 2 * DAY_MS  # all objects look old
         manifest = manifest_of(store, "s")
         key = manifest.stream.manifest
@@ -253,8 +235,7 @@ class TestOrphans:
         self, store: FakeStore, server: Harness
     ) -> None:
         """Its objects look old, because the clock has jumped, say."""
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         manifest = manifest_of(store, "s")
         store.now_ms -= 2 * DAY_MS
         for kept in store.objects.values():
@@ -281,8 +262,7 @@ class TestOrphans:
         store = FakeStore()
         async with tiered(tmp_path, store) as server:
             store.fail(key=".index", times=-1)
-            await publish(await a_stream(server), 0, 30)
-            await passes(5)
+            await stored(server)
             await server.host.find("s").truncate(at_offset(600))
             await passes(5)
         left = [key for key in store.objects if key.endswith(".segment")]
@@ -298,8 +278,7 @@ class TestOrphans:
     async def test_a_stream_whose_manifest_comes_back_as_it_was_long_ago(
         self, store: FakeStore, server: Harness
     ) -> None:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         tier = tier_of(server)
         manifest = manifest_of(store, "s")
         old = encode_manifest(replace(manifest, epoch=0))
@@ -314,8 +293,7 @@ class TestOrphans:
         self, store: FakeStore, server: Harness
     ) -> None:
         """As somebody leaves it who copies folders."""
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         manifest = manifest_of(store, "s")
         deleted = encode_manifest(replace(manifest, is_deleted=True))
         copied = StreamKey("/", "copy", "1" * 20)
@@ -340,8 +318,7 @@ class TestOrphans:
     async def test_a_stream_that_the_catalog_does_not_know_stays(
         self, store: FakeStore, server: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         before = of_streams(store)
         tier_of(server)._streams.clear()
         found = await tier_of(server).collect(dry_run=False)
@@ -350,13 +327,10 @@ class TestOrphans:
         assert "stream s is in the tier but not in the catalog" in caplog.text
 
     async def test_of_an_earlier_life_of_a_stream(self, store: FakeStore, server: Harness) -> None:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
+        peer = await stored(server)
         old = {key: kept for key, kept in store.objects.items() if is_of_stream(key)}
         assert await peer.code(c.Delete, "s") == OK
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         new = of_streams(store)
         store.objects |= old
         found = await tier_of(server).collect(dry_run=False)
@@ -372,8 +346,7 @@ class TestOrphans:
 
 class TestVerify:
     async def test_what_is_wrong_is_told(self, store: FakeStore, server: Harness) -> None:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
         tier, host = tier_of(server), server.host.name
         name = server.host.find("s").name
         manifest = manifest_of(store, "s")
@@ -408,8 +381,7 @@ async def test_a_manifest_that_is_not_of_this_log(tmp_path: Path) -> None:
     """The data folder is from a backup: it has not what the tier has."""
     store = FakeStore()
     async with tiered(tmp_path / "a", store) as server:
-        await publish(await a_stream(server), 0, 6)
-        await passes(5)
+        await stored(server, 6)
     shutil.copytree(tmp_path / "a", tmp_path / "backup")
     async with tiered(tmp_path / "a", store) as server:
         peer = await server.peer()

@@ -23,29 +23,24 @@ from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import (
     A_FRAME,
     SEGMENT_BYTES,
+    a_stream,
     bodies,
     manifest_of,
     manifests,
     orphans,
     passes,
     publish,
+    stored,
     stored_bytes,
     tier_of,
     tiered,
 )
 from tests.broker.tier.test_fight import take_over
 from tests.support.fake_store import Call, FakeStore
-from tests.support.server import Harness, Peer
+from tests.support.server import Harness
 from tests.support.syncs import work_beside
 
 SEGMENT = A_FRAME * 5  # messages in one
-
-
-async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
-    """A stream with small segments, and a peer that publishes to it."""
-    peer = await server.peer()
-    await peer.begin(name, reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    return peer
 
 
 def has_all(store: FakeStore, name: str, end: int) -> None:
@@ -66,9 +61,7 @@ async def test_what_did_not_reach_the_device_is_not_stored(
     store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine may lose it, and go on with other messages at its offsets."""
-    peer = await a_stream(server)
-    await publish(peer, 0, 30)
-    await passes(5)
+    peer = await stored(server)
     end = manifest_of(store, "s").next_offset
 
     def refuse(file: OsFile) -> None:
@@ -85,9 +78,7 @@ async def test_what_did_not_reach_the_device_is_not_stored(
 
 
 async def test_sealed_segments_are_stored(store: FakeStore, server: Harness) -> None:
-    peer = await a_stream(server, max_age="7D")
-    await publish(peer, 0, 30)
-    await passes(5)
+    await stored(server, max_age="7D")
     log = server.host.find("s").log
     has_all(store, "s", 5 * SEGMENT)
     assert all(segment.stored for segment in log.segments.shown[:-1])
@@ -123,9 +114,7 @@ async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path
 
 
 async def test_a_stream_that_is_not_in_the_tier(store: FakeStore, server: Harness) -> None:
-    peer = await a_stream(server, stream_tier="false")
-    await publish(peer, 0, 30)
-    await passes(5)
+    peer = await stored(server, stream_tier="false")
     assert not manifests(store)
     await server.host.settings.set_arguments("s", [("stream-tier", "true")])
     await passes(5)
@@ -146,8 +135,7 @@ async def test_a_stream_that_is_not_in_the_tier_is_left_alone(server: Harness) -
 async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
     before = store.count("put_file")
     async with tiered(tmp_path, store) as server:
         await passes(60)
@@ -237,9 +225,7 @@ async def test_a_store_that_goes_away_later(
     store: FakeStore, server: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    peer = await a_stream(server)
-    await publish(peer, 0, 10)
-    await passes(5)
+    peer = await stored(server, 10)
     caplog.clear()
     store.fail(times=-1)
     await publish(peer, 10 * A_FRAME, 20)

@@ -17,17 +17,19 @@ from streamd.operations.tier_reports import TierState, Uploaded
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,
+    a_stream,
     manifest_of,
     manifests,
     opening,
     orphans,
     passes,
     publish,
+    stored,
     tier_of,
     tiered,
 )
 from tests.broker.tier.test_fight import take_over
-from tests.broker.tier.test_upload import SEGMENT, a_stream, has_all
+from tests.broker.tier.test_upload import SEGMENT, has_all
 from tests.support.fake_store import Call, FakeStore, late_answers
 from tests.support.server import OK, Harness, serving, simulated
 
@@ -234,8 +236,7 @@ async def test_a_stream_is_deleted_meanwhile(
     store: FakeStore, server: Harness, names: Sequence[str]
 ) -> None:
     await publish(await a_stream(server, "t"), 0, 1)
-    await publish(await a_stream(server), 0, 3)
-    await passes(5)
+    await stored(server, 3)
     store.fail(key="/s~", times=-1)
     async with trio.open_nursery() as nursery:
 
@@ -259,8 +260,7 @@ async def test_a_stream_that_was_deleted_before_is_deleted_there(tmp_path: Path)
     """Another machine would bring it back."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
-        await publish(await a_stream(server), 0, 11)
-        await passes(5)
+        await stored(server, 11)
         assert [one.is_deleted for one in manifests(store)] == [False]
         store.fail(key="/s~", times=-1)
         await server.host.delete("s", lambda: None)
@@ -292,8 +292,7 @@ async def test_a_stream_leaves_the_tier_meanwhile(store: FakeStore, server: Harn
 
 
 async def test_the_store_is_away_and_comes_back(store: FakeStore, server: Harness) -> None:
-    await publish(await a_stream(server), 0, 3)
-    await passes(5)
+    await stored(server, 3)
     store.fail(times=-1)
     says = await reason(server)
     assert says == (
@@ -328,8 +327,7 @@ async def test_it_is_away_from_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["v1/cluster", ".segment", "/manifest"])
 async def test_every_request_fails_once(store: FakeStore, server: Harness, key: str) -> None:
-    await publish(await a_stream(server), 0, 3)
-    await passes(5)
+    await stored(server, 3)
     store.fail(key=key)
     store.fail(key=key, after=True, skip=1)
     await upload(server, seconds=300)
@@ -420,8 +418,7 @@ async def test_a_stream_whose_log_cannot_be_opened(tmp_path: Path) -> None:
 
 async def test_cancelling_it_leaves_nothing_behind(store: FakeStore, server: Harness) -> None:
     """The segment that grows is not sealed any more, nor anything uploaded."""
-    await publish(await a_stream(server), 0, 3)
-    await passes(5)
+    await stored(server, 3)
     store.fail(times=-1)
     tier_of(server).ownership._look.set()
     await passes(5)

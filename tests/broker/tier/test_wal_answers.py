@@ -11,19 +11,19 @@ from segments.store.object_names import LOG_FOLDER, WAL_FOLDER
 from streamd.broker.tier import wal
 from streamd.operations.arguments import CONFIRM
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.broker.tier.support import bodies, manifest_of, passes, tiered
+from tests.broker.tier.support import (
+    all_of,
+    bodies,
+    confirmed_by_store,
+    elsewhere,
+    manifest_of,
+    passes,
+    publisher,
+    slot,
+    tiered,
+)
 from tests.support.fake_store import FakeStore
-from tests.support.server import FIRST, OK, Harness, Peer
-
-
-def _slot(number: int) -> str:
-    return f"{WAL_FOLDER}/1/{number:020d}"
-
-
-async def _publisher(server: Harness, **arguments: str) -> Peer:
-    peer = await server.peer()
-    await peer.begin("s", reference="p", **arguments)
-    return peer
+from tests.support.server import FIRST, OK, Harness
 
 
 async def _store_offset(server: Harness, offset: int) -> None:
@@ -51,7 +51,7 @@ async def test_an_offset_that_only_the_disk_has_is_answered_when_the_store_has_i
     """It was stored before the start, and never answered."""
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, stream_confirm="store")
+        peer = await confirmed_by_store(server)
         await peer.store(bodies(0))
         store.fail(key=WAL_FOLDER, times=-1)
         await _store_offset(server, 3)
@@ -66,7 +66,7 @@ async def test_an_offset_that_only_the_disk_has_is_answered_when_the_store_has_i
 async def test_what_was_there_before_a_change_is_answered_when_the_store_has_it(
     store: FakeStore, server: Harness
 ) -> None:
-    peer = await _publisher(server)
+    peer = await publisher(server)
     await peer.store(bodies(0))
     await _store_offset(server, 3)
     store.fail(key=WAL_FOLDER, times=-1)
@@ -89,7 +89,7 @@ async def test_what_was_uploaded_and_has_left_the_disk_needs_no_slot(tmp_path: P
     async with tiered(tmp_path, store, tier_roll_seconds=1) as server:
         arguments = {"stream_max_segment_size_bytes": "2000"}
         arguments["stream_local_max_length_bytes"] = "3000"
-        peer = await _publisher(server, stream_confirm="store", **arguments)
+        peer = await confirmed_by_store(server, **arguments)
         await peer.store(bodies(0))
         await _change(server, "local")
         for first in range(20, 400, 20):
@@ -115,7 +115,7 @@ async def test_what_the_disk_refuses_for_a_while_is_tried_again(
         put_mark(*arguments)
 
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, stream_confirm="store")
+        peer = await confirmed_by_store(server)
         monkeypatch.setattr(wal, "put_mark", refuse)
         await peer.publish([b"1"])
         await peer.silence(5)
@@ -124,24 +124,23 @@ async def test_what_the_disk_refuses_for_a_while_is_tried_again(
             assert await peer.confirmed(1) == [1]
 
 
-async def test_offsets_of_each_time_in_between_go_along(tmp_path: Path) -> None:
+async def test_offsets_of_each_time_in_between_go_along(
+    tmp_path: Path, store: FakeStore, server: Harness
+) -> None:
     """Also the second time that the store is to confirm."""
-    store = FakeStore()
-    async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server, stream_confirm="store")
-        await peer.store(bodies(0))
-        await _change(server, "local")
-        await _store_offset(server, 7)
-        await _change(server, "store")
-        assert await _offset(server) == 7
-        lost = FakeStore(dict(store.objects), now_ms=store.now_ms)
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        assert await _offset(server) == 7
+    peer = await confirmed_by_store(server)
+    await peer.store(bodies(0))
+    await _change(server, "local")
+    await _store_offset(server, 7)
+    await _change(server, "store")
+    assert await _offset(server) == 7
+    async with elsewhere(tmp_path, store) as new:
+        assert await _offset(new) == 7
 
 
 async def test_a_stream_is_marked_each_time(tmp_path: Path, server: Harness) -> None:
     """The mark went when its log was opened to be confirmed by this machine."""
-    peer = await _publisher(server, stream_confirm="store")
+    peer = await confirmed_by_store(server)
     await peer.store(bodies(0))
     await _change(server, "local")
     await passes(1_000)
@@ -154,7 +153,7 @@ async def test_a_stream_is_marked_each_time(tmp_path: Path, server: Harness) -> 
 
 
 async def test_offsets_that_are_taken_before_their_turn_are_waited_for(server: Harness) -> None:
-    await _publisher(server, stream_confirm="store")
+    await confirmed_by_store(server)
     stream = server.host.find("s")
     async with stream.opened() as log:
         await stream.settled()
@@ -193,11 +192,13 @@ async def test_slots_are_small_however_many_offsets_there_are(
         assert max(sizes) < 50 * 450
 
 
-async def test_each_opening_waits_for_what_only_the_disk_has(tmp_path: Path) -> None:
-    """Also the second, when the slot of the first is still on its way."""
-    store = FakeStore()
+async def test_each_opening_waits_for_what_only_the_disk_has(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    """It was never confirmed: a machine may still take it away. Nor does the second opening show
+    it, when the slot of the first is still on its way."""
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, stream_confirm="store")
+        peer = await confirmed_by_store(server)
         await peer.store([b"1"])
         store.fail(key=WAL_FOLDER, times=-1)
         await peer.publish([b"2"], 2)
@@ -212,9 +213,9 @@ async def test_each_opening_waits_for_what_only_the_disk_has(tmp_path: Path) -> 
             await passes(10)
         store.heal()
         await passes(10)
-        peer = await server.peer()
-        await peer.subscribe("s", FIRST)
-        assert await peer.bodies(2) == [b"1", b"2"]
+        assert await all_of(server) == [b"1", b"2"]
+        async with elsewhere(tmp_path, store) as new:
+            assert await all_of(new) == [b"1", b"2"]
 
 
 async def test_what_was_not_answered_is_not_when_it_is_declared_again(tmp_path: Path) -> None:
@@ -245,8 +246,8 @@ async def test_a_turn_that_needs_several_slots_is_confirmed_with_the_last(
     monkeypatch.setattr(wal, "SLOT_BYTES", 1_000)
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server, stream_confirm="store", stream_chunk_max_records="1")
-        store.fail(key=_slot(1), times=-1)
+        peer = await confirmed_by_store(server, stream_chunk_max_records="1")
+        store.fail(key=slot(1), times=-1)
         await peer.publish([b"x" * 600] * 4)
         await peer.silence(5)
         store.heal()
