@@ -28,7 +28,7 @@ from streamd.operations.routing import Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth import needs as n
-from tests.auth.test_rights import NAMES, allow, enough, path_of, world
+from tests.auth.test_rights import allow, enough, path_to, world
 from tests.console import test_rights as console
 from tests.support import amqp
 from tests.support.console import visitor
@@ -252,18 +252,8 @@ async def over_amqp(server: Harness, method: Any) -> Ask:
 
 async def over_http(server: Harness, route: str) -> Ask:
     """With a body that comes byte by byte."""
-    verb, template = route.split()
-    name, body, http = NAMES.get(route, "s"), n.HTTP[route].fields, Http(server)
-    if "connections" in route and "{name}" in route:
-        await server.peer()
-        await wait_all_tasks_blocked()
-        (connection,) = server.server.connections
-        name = connection.name.replace(" ", "%20")
-    path = path_of(template, name)
-    if "permissions" in route:
-        path = path.replace("%2F", "hidden")
-    if route == "PUT /api/vhosts/{vhost}":
-        path = "vhosts/new"
+    verb, body, http = route.split(maxsplit=1)[0], n.HTTP[route].fields, Http(server)
+    path = "vhosts/new" if route == "PUT /api/vhosts/{vhost}" else await path_to(server, route)
 
     async def pieces() -> AsyncIterator[bytes]:
         for byte in json.dumps(body).encode():

@@ -31,7 +31,7 @@ from tests.support.amqp import STREAM, connect, declare, exchange, open_peer
 from tests.support.amqp10 import connect as connect_amqp10
 from tests.support.fake_store import WRITES, FakeStore, late_answers
 from tests.support.http import Http
-from tests.support.server import NEXT, Harness, Peer, frame, harness
+from tests.support.server import NEXT, Harness, Peer, fails_to_start, frame, harness
 from tests.support.syncs import work_beside
 from tests.support.tier_upload import SUFFIXES, upload_catalog, upload_stream
 
@@ -522,18 +522,18 @@ async def test_its_folder_is_not_for_others(
     await writer.publish("s", b"a")
     async with _reading(tmp_path) as server, server.host.find("s").opened():
         pass
-    with pytest.raises(StartError, match="is that of a read-only server"):
-        async with harness(tmp_path / "reader", restore=is_restored, **TIER):
-            pass
+    await fails_to_start(
+        tmp_path / "reader", "is that of a read-only server", restore=is_restored, **TIER
+    )
     async with _reading(tmp_path) as server:
         assert server.host.names() == ["s"]
 
 
 async def test_nor_are_others_for_it(tmp_path: Path, writer: Writer) -> None:
     await writer.publish("s", b"a")
-    with pytest.raises(StartError, match="is that of a server that writes"):
-        async with harness(tmp_path / "writer", read_only=True, **TIER):
-            pass
+    await fails_to_start(
+        tmp_path / "writer", "is that of a server that writes", read_only=True, **TIER
+    )
     async with harness(tmp_path / "writer") as server:
         assert server.host.names() == ["s"]
 

@@ -13,12 +13,11 @@ from trio.testing import wait_all_tasks_blocked
 from streamd.net import threads
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
-from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.connections.stream.test_publishing import bodies
 from tests.support.logs import read_bodies
-from tests.support.server import FIRST, NEXT, OK, Harness, Peer, harness
+from tests.support.server import FIRST, NEXT, OK, Harness, Peer, fails_to_start, harness
 
 EXISTS, PRECONDITION_FAILED = ResponseCode.STREAM_EXISTS, ResponseCode.PRECONDITION_FAILED
 NO_STREAM, GONE = ResponseCode.STREAM_DOES_NOT_EXIST, ResponseCode.STREAM_NOT_AVAILABLE
@@ -365,37 +364,30 @@ class TestRestart:
             await peer.begin("s")
             await peer.store([b"precious"])
         (tmp_path / "catalog.sqlite").unlink()
-        with pytest.raises(StartError, match="has streams and no catalog: put its file"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, "has streams and no catalog: put its file")
+        assert not list(tmp_path.glob("orphans"))
 
 
 class TestDataFolder:
     async def test_two_servers_do_not_share_one(self, tmp_path: Path) -> None:
         async with harness(tmp_path):
-            with pytest.raises(StartError, match="another server uses"):
-                async with harness(tmp_path):
-                    pass
+            await fails_to_start(tmp_path, "another server uses")
 
     async def test_a_folder_that_cannot_be_used(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
-        with pytest.raises(StartError, match=r"cannot use the data folder .*: Not a directory"):
-            async with harness(tmp_path / "file" / "data"):
-                pass
+        await fails_to_start(
+            tmp_path / "file" / "data", r"cannot use the data folder .*: Not a directory"
+        )
 
     async def test_a_catalog_of_another_version(self, tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "catalog.sqlite") as db:
             db.execute("PRAGMA user_version = 99")
         db.close()
-        with pytest.raises(StartError, match="has version 99"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, "has version 99")
 
     async def test_a_file_that_is_not_a_catalog(self, tmp_path: Path) -> None:
         (tmp_path / "catalog.sqlite").write_bytes(b"noise" * 100)
-        with pytest.raises(StartError, match="cannot use the catalog"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, "cannot use the catalog")
 
 
 async def test_a_folder_with_messages_is_never_deleted_for_a_new_stream(tmp_path: Path) -> None:

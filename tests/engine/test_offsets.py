@@ -10,11 +10,7 @@ from streamd.engine import Caller
 from streamd.operations import streams as s
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.wire.stream import commands as c
-from tests.support.server import (
-    Harness,
-    Peer,
-    harness,
-)
+from tests.support.server import Harness, Peer, harness
 
 HOUR_MS = 3_600_000
 

@@ -241,17 +241,20 @@ async def test_nothing_is_kept_of_who_has_left(
     assert not account._told
 
 
+async def _sleep(_call: Call, request: Slow) -> int:
+    await trio.sleep(request.seconds)
+    return 7
+
+
 async def test_what_nobody_waits_for_is_cancelled(server: Harness) -> None:
     seen: list[str] = []
 
     async def handle(_call: Call, request: Slow) -> int:
         try:
-            await trio.sleep(request.seconds)
+            return await _sleep(_call, request)
         except trio.Cancelled:
             seen.append("cancelled")
             raise
-        seen.append("done")
-        return 7
 
     async with link_to(server, Engine({Slow: handle}, hosts=())) as link:
         with trio.move_on_after(0.01):
@@ -273,12 +276,8 @@ async def test_what_nobody_waits_for_is_cancelled(server: Harness) -> None:
 
 
 async def test_too_much_at_once_is_refused_and_who_gives_up_makes_room(server: Harness) -> None:
-    async def handle(_call: Call, request: Slow) -> int:
-        await trio.sleep(request.seconds)
-        return 7
-
     async with (
-        link_to(server, Engine({Slow: handle}, hosts=())) as link,
+        link_to(server, Engine({Slow: _sleep}, hosts=())) as link,
         trio.open_nursery() as nursery,
     ):
         for _ in range(999):

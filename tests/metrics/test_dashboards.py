@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.metrics import Metrics
-from tests.support.server import (
-    Harness,
-    Peer,
-)
+from tests.support.server import Harness, Peer
 
 ASKED = Path(__file__).parents[1] / "vectors" / "dashboards.txt"
 # They join every metric with this one, by these labels.

@@ -17,9 +17,7 @@ from streamd.cli import main
 from streamd.operations.server import BEHIND_SECONDS
 from tests.support.metrics import Metrics, Scraped
 from tests.support.node import FakeNode
-from tests.support.server import (
-    Harness,
-)
+from tests.support.server import Harness
 from tests.support.tier import FakeTier
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "monitoring.md"

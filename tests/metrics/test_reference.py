@@ -7,10 +7,7 @@ from streamd.wire.stream import commands as c
 from tests.support.metrics import Metrics
 from tests.support.node import FakeNode
 from tests.support.pages import ROOT
-from tests.support.server import (
-    OK,
-    Harness,
-)
+from tests.support.server import OK, Harness
 from tests.support.tier import FakeTier
 
 ENTRY = re.compile(

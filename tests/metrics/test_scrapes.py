@@ -24,12 +24,7 @@ from streamd.operations.names import Name
 from streamd.wire.stream import commands as c
 from tests.support.http import add_user
 from tests.support.metrics import Metrics, Scraped
-from tests.support.server import (
-    OK,
-    Harness,
-    Peer,
-    harness,
-)
+from tests.support.server import OK, Harness, Peer, harness
 
 ODD = ('"quoted"', "back\\slash", "curly{}=,", "ünï☃", "r" * 255, "#", "a b", "$(x)`y`")
 

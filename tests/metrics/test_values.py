@@ -19,12 +19,7 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.support.amqp import Delivery, open_peer
 from tests.support.metrics import Metrics, Scraped
-from tests.support.server import (
-    NEXT,
-    OK,
-    Harness,
-    Peer,
-)
+from tests.support.server import NEXT, OK, Harness, Peer
 from tests.support.tier import FakeTier
 
 STREAM, AMQP = {"protocol": "stream"}, {"protocol": "amqp091"}

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+import pytest
 import trio
 from trio.testing import (
     MemoryReceiveStream,
@@ -36,7 +37,15 @@ from streamd.net.transport import (
 from streamd.net.wakeup import Wakeup
 from streamd.operations import passwords
 from streamd.processes.amqp import relay
-from streamd.server import AMQP, AMQP_IN_DOORS, STREAM, ServedProtocol, Server, open_server
+from streamd.server import (
+    AMQP,
+    AMQP_IN_DOORS,
+    STREAM,
+    ServedProtocol,
+    Server,
+    StartError,
+    open_server,
+)
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
@@ -579,3 +588,10 @@ async def harness(
     with simulated(beat_seconds):
         async with serving(folder, now_ms, is_polled=is_polled, **settings) as running:
             yield running
+
+
+async def fails_to_start(folder: Path, why: str, **settings: Any) -> None:
+    """A server over `folder` serves nothing, and says why."""
+    with pytest.raises(StartError, match=why):
+        async with harness(folder, **settings):
+            pass

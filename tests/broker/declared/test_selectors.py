@@ -343,10 +343,10 @@ class TestStanding:
         assert await other.code(c.Subscribe, 1, "s", FIRST, 1, group) == PRECONDITION
 
     @pytest.mark.parametrize("is_refused", [True, False])
-    async def test_what_is_written_during_a_change_is_marked_for_the_one_that_counts_then(
+    async def test_what_is_written_during_a_change_is_marked_for_the_new_one(
         self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, is_refused: bool
     ) -> None:
-        """A change that is refused leaves no gap in the old one."""
+        """Or for the old one, where the change is refused."""
         await peer.create("s")
         await register(peer)
         other = await server.peer()
@@ -403,10 +403,8 @@ class TestStanding:
             for name in ("s", "other"):
                 await peer.create(name)
             await register(peer)
-        catalog = sqlite3.connect(tmp_path / "catalog.sqlite")
-        catalog.execute("UPDATE standing_selectors SET text = 'd > > 5'")
-        catalog.commit()
-        catalog.close()
+        with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as catalog, catalog:
+            catalog.execute("UPDATE standing_selectors SET text = 'd > > 5'")
         async with harness(tmp_path) as server:
             peer = await server.peer()
             await peer.declare("s")

@@ -17,11 +17,7 @@ from segments.property_keys import key_of, mark_of, told
 from segments.pushed_down import matcher_of
 from segments.selector import Dialect, Selector, SelectorError, filter_value_reader, parse_property
 from segments.selector.selector import parse_sql, parse_tags
-from streamd.broker.declared.filter_contract import (
-    MAX_VALUES_BYTES,
-    FilterContract,
-    contract_of,
-)
+from streamd.broker.declared.filter_contract import MAX_VALUES_BYTES, FilterContract, contract_of
 from streamd.broker.streams.waiters import Waiters
 from streamd.operations.arguments import filter_properties, read_arguments, read_settings
 from streamd.operations.errors import Refused
@@ -388,6 +384,10 @@ def test_a_waiter_is_woken_when_all_that_it_needs_is_there() -> None:
     assert not waiters._for_several
 
 
+OF_D = {"filter_property__0": "d"}
+OR_NONE = {"filter_property__0__match_unfiltered": "true"}
+
+
 class TestServer:
     async def test_values_stand_beside_one_another(self, server: Harness, peer: Peer) -> None:
         await peer.begin("s", **BOTH)
@@ -426,27 +426,17 @@ class TestServer:
         [
             ({}, [0, 1, 2, 3]),
             ({"filter__0": "HA"}, [0, 1]),
-            ({"filter_property__0": "d", "filter_property__0__value__0": "late"}, [0, 2]),
+            (OF_D | {"filter_property__0__value__0": "late"}, [0, 2]),
+            (OF_D | {"filter__0": "HA", "filter_property__0__value__0": "late"}, [0]),
             (
-                {
-                    "filter__0": "HA",
-                    "filter_property__0": "d",
-                    "filter_property__0__value__0": "late",
-                },
-                [0],
-            ),
-            (
-                {
-                    "filter__0": "UA",
-                    "match_unfiltered": "true",
-                    "filter_property__0": "d",
-                    "filter_property__0__value__0": "early",
-                    "filter_property__0__match_unfiltered": "true",
-                },
+                OF_D
+                | OR_NONE
+                | {"filter__0": "UA", "match_unfiltered": "true"}
+                | {"filter_property__0__value__0": "early"},
                 [3],
             ),
-            ({"filter_property__0": "d", "filter_property__0__match_unfiltered": "true"}, [3]),
-            ({"filter_property__0": "d"}, []),
+            (OF_D | OR_NONE, [3]),
+            (OF_D, []),
             # One that the stream does not declare further says nothing of chunks.
             ({"filter_property__0": "carrier", "filter_property__0__value__0": "x"}, [0, 1, 2, 3]),
             ({"filter_property__0": "z", "filter_property__0__value__0": "x"}, [0, 1, 2, 3]),

@@ -16,11 +16,9 @@ from segments.errors import StorageError, read_error
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.open_log import FULL_DISK_SECONDS
 from streamd.broker.streams.stream import Stream, StreamServices
-from streamd.config import Config
 from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import Refused
-from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_stream import Bench, schedule
 from tests.support.amqp import open_peer
@@ -339,14 +337,6 @@ async def test_a_segment_that_somebody_removed_is_skipped(
     assert caplog.text.count("look at the disk") == 3  # once for each segment
     await peer.store([b"more"], 7)
     assert server.host.find(BAD).log.segments.num_lost == 3
-
-
-async def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
-    async with harness(tmp_path):
-        with pytest.RaisesGroup(StartError, allow_unwrapped=True) as refused:
-            async with open_server(Config(data=str(tmp_path))):
-                pass
-        assert "another server uses the data folder" in str(refused.value)
 
 
 async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,9 +74,16 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 
 @pytest.fixture
 async def keyed(worker: Worker, tmp_path: Path) -> AsyncIterator[tuple[Harness, Peer]]:  # noqa: ARG001 - before the server
-    async with harness(tmp_path) as server:
+    async with begun(tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def begun(folder: Path, size: str = "1000") -> AsyncIterator[tuple[Harness, Peer]]:
+    """A server, and a peer that publishes to a stream with keys."""
+    async with harness(folder) as server:
         peer = await server.peer()
-        await create(peer)
+        await create(peer, size=size)
         await peer.declare("s")
         yield server, peer
 
@@ -128,10 +136,7 @@ async def test_a_steady_stream_is_indexed_while_it_grows(
     """It is never quiet: 200 messages a second, each in a chunk of its own."""
     monkeypatch.setattr(schedule, "FEW_BYTES", 1 << 18)
     worker.takes = 0.1
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer, size="10000000")
-        await peer.declare("s")
+    async with begun(tmp_path, "10000000") as (server, peer):
         segment = server.host.find("s").log.segments.shown[-1]
         for number in range(2_000):
             await fill(peer, number, 1)
@@ -172,10 +177,7 @@ async def test_streams_without_key_properties_need_no_process(
 async def test_after_a_restart_only_what_is_missing_is_made(
     worker: Worker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
-        await peer.declare("s")
+    async with begun(tmp_path) as (server, peer):
         await fill(peer, 0, 40)
         await trio.sleep(5)
     files = sorted(tmp_path.glob("streams/*/s/*.keys"))
@@ -227,15 +229,11 @@ async def test_a_stream_that_is_deleted_meanwhile(
 
 
 async def test_retention_does_not_wait_for_indexing(
-    worker: Worker, server: Harness, peer: Peer
+    keyed: tuple[Harness, Peer], worker: Worker
 ) -> None:
     """Or the disk would be full some time after the process has come to hang."""
-    await peer.begin(
-        "s",
-        stream_max_segment_size_bytes="1000",
-        stream_key_properties="k",
-        max_length_bytes="3000",
-    )
+    server, peer = keyed
+    await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
     worker.takes = 1_000_000
     async with server.host.find("s").opened() as log:
         for first in range(0, 300, 100):
@@ -245,9 +243,8 @@ async def test_retention_does_not_wait_for_indexing(
         worker.takes = 0
         await fill(peer, 300, 100)
         await trio.sleep(100)
-        assert [found(server, n) for n in range(log.segments.first_offset, 400)] == [1] * (
-            400 - log.segments.first_offset
-        )
+        kept = range(log.segments.first_offset, 400)
+        assert [found(server, n) for n in kept] == [1] * len(kept)
         assert len(key_files(server.data)) <= len(log.segments.shown)
 
 
@@ -402,10 +399,7 @@ async def test_a_small_message_is_no_reason_to_look_at_all_segments(
 
 async def test_other_properties_and_a_restart_in_the_middle(worker: Worker, tmp_path: Path) -> None:
     """All is indexed for them, although nobody asks for what is stored."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
-        await peer.declare("s")
+    async with begun(tmp_path) as (server, peer):
         await fill(peer, 0, 40)
         await trio.sleep(10)
         worker.takes = 10
@@ -482,10 +476,7 @@ async def test_after_a_start_files_are_looked_at_for_the_figures(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(key_upkeep, "_FILES_AT_ONCE", at_once)
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
-        await peer.declare("s")
+    async with begun(tmp_path) as (server, peer):
         await fill(peer, 0, 40)
         await trio.sleep(5)
         whole = await key_figures(peer)

@@ -9,11 +9,13 @@ import trio
 
 from segments.store import stores
 from segments.store.manifest import Manifest, decode_manifest
+from segments.store.metadata_log import Held, look
 from segments.store.object_names import CLUSTER, LOG_FOLDER, SNAPSHOT_FOLDER, WAL_FOLDER, StreamKey
 from streamd.broker.tier.tier import Tier
 from streamd.operations.names import as_sent
+from streamd.operations.tier_reports import StreamTier
 from streamd.wire.stream.fields import OffsetSpecification
-from tests.support.fake_store import FakeStore
+from tests.support.fake_store import WRITES, Call, FakeStore, Kept
 from tests.support.server import FIRST, Harness, Peer, harness
 
 SEGMENT_BYTES = "2000"
@@ -100,6 +102,18 @@ def tier_of(server: Harness) -> Tier:
     return tier
 
 
+def states_of(store: FakeStore) -> list[dict[str, Kept]]:
+    """What a store has after each write from now on, once the tier has begun."""
+    states: list[dict[str, Kept]] = []
+
+    def keep(call: Call) -> None:
+        if call.name in WRITES and CLUSTER in store.objects:
+            states.append(dict(store.objects))
+
+    store.after = keep
+    return states
+
+
 def manifests(store: FakeStore) -> list[Manifest]:
     """All of a store, the newest lives last."""
     keys = sorted(key for key in store.objects if key.endswith("/manifest"))
@@ -155,6 +169,20 @@ def slots(store: FakeStore) -> list[str]:
 def slot(number: int) -> str:
     """The key of a slot of the first start."""
     return f"{WAL_FOLDER}/1/{number:020d}"
+
+
+def held_of(store: FakeStore) -> Held:
+    """The newest entry of the log of metadata."""
+    held = look(store)
+    assert held is not None
+    return held
+
+
+def report_of(server: Harness, name: str = "s") -> StreamTier:
+    """What the tier tells of a stream."""
+    report = tier_of(server).stream(server.host.name, as_sent(name))
+    assert report is not None
+    return report
 
 
 async def passes(seconds: float = 2) -> None:

@@ -12,18 +12,16 @@ from streamd.engine.caller import DoorCaller
 from streamd.operations.server import GetOverview
 from streamd.operations.tier_reports import TierStatus
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import passes, tier_of
+from tests.broker.tier.support import passes, report_of, tier_of
 from tests.support.console import visitor
 from tests.support.fake_store import FakeStore, late_answers
 from tests.support.http import Http
 from tests.support.server import OK, Harness, Peer
 
-STORE = {"stream_confirm": "store"}
-
 
 async def _publisher(server: Harness, name: str, publisher_id: int) -> Peer:
     peer = await server.peer()
-    await peer.begin(name, publisher_id, **STORE)
+    await peer.begin(name, publisher_id, stream_confirm="store")
     return peer
 
 
@@ -53,8 +51,7 @@ async def test_a_store_that_is_away_is_told_with_what_waits(
     assert found.bytes_unconfirmed > 0
     assert found.oldest_unconfirmed_seconds == pytest.approx(40, abs=1)
     assert "confirms wait for the tier: " in server.host.find("s").alarm
-    row = tier_of(server).stream(server.host.name, server.host.find("s").name)
-    assert row is not None
+    row = report_of(server)
     assert row.messages_unconfirmed == 2
     assert caplog.text.count("confirms wait") == 1
     assert caplog.text.count("does not have the newest catalog") == 1

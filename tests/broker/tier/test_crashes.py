@@ -189,9 +189,9 @@ async def test_a_kill_at_any_point(
     scenario: Scenario,
     arguments: dict[str, str],
     tmp_path: Path,
+    store: FakeStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = FakeStore()
     recorder = Recorder(tmp_path / "data", tmp_path / "copies", store)
     with recorded(recorder, monkeypatch):
         async with tiered(recorder.data, store) as server:
@@ -270,6 +270,7 @@ async def _read(peer: Peer, count: int) -> list[bytes]:
 async def _is_tidy(server: Harness, store: FakeStore, *, is_there: bool) -> None:
     """What a killed server left is found, and nothing else."""
     await tier_of(server).collect(dry_run=False)
+    assert not list(server.data.glob("tier-deletions/*"))
     left = {m.stream.folder for m in manifests(store)}
     assert len(left) == is_there
     named = {key for m in manifests(store) for key in (*m.keys(), m.stream.manifest)}

@@ -16,8 +16,8 @@ from tests.broker.tier.support import (
     manifest_of,
     passes,
     publish,
+    report_of,
     stored,
-    tier_of,
     tiered,
 )
 from tests.support.fake_store import FakeStore, late_answers
@@ -38,14 +38,14 @@ async def reads_all(server: Harness, count: int) -> None:
     assert await reader.bodies(count) == bodies(0, count)
 
 
-async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_the_oldest_go_until_the_rest_fits(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
         await stored(server)
+        log = server.host.find("s").log
+        assert not cold(log)
         setting = [("stream-local-max-length-bytes", "8000")]
         await server.host.settings.set_arguments("s", setting)
-        await passes(5)
-        log = server.host.find("s").log
+        await passes(1)  # it counts at once
         assert cold(log) == [0, 100, 200]
         assert log.segments.local_size == 3 * 2_303
         await reads_all(server, 30 * A_FRAME)
@@ -83,47 +83,40 @@ async def test_a_store_that_is_slower_than_the_publishers_keeps_only_what_it_has
         assert log.segments.local_size <= 5_000 + 2 * 2_303 + sum(one.size for one in waiting)
 
 
-async def test_nothing_goes_that_is_not_stored(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_nothing_goes_that_is_not_stored(store: FakeStore, server: Harness) -> None:
     store.fail(times=-1)
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, stream_local_max_length_bytes="0")
-        await publish(peer, 0, 30)
-        await passes(1_000)
-        async with server.host.find("s").opened() as log:
-            assert not cold(log)
-            store.heal()
-            await passes(60)
-            assert cold(log) == [0, 100, 200, 300, 400]
-
-
-async def test_nothing_goes_that_publishers_are_known_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as the journal does not know them without it."""
-    monkeypatch.setattr(Journal, "is_covered", lambda *_: False)
-    async with tiered(tmp_path, FakeStore()) as server:
-        peer = await a_stream(server, stream_local_max_length_bytes="0")
-        await publish(peer, 0, 30)
-        await passes(60)
-        log = server.host.find("s").log
+    await stored(server, stream_local_max_length_bytes="0")
+    await passes(1_000)
+    async with server.host.find("s").opened() as log:
         assert not cold(log)
-        monkeypatch.undo()
+        store.heal()
         await passes(60)
         assert cold(log) == [0, 100, 200, 300, 400]
 
 
+async def test_nothing_goes_that_publishers_are_known_by(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the journal does not know them without it."""
+    monkeypatch.setattr(Journal, "is_covered", lambda *_: False)
+    await stored(server, stream_local_max_length_bytes="0")
+    await passes(60)
+    log = server.host.find("s").log
+    assert not cold(log)
+    monkeypatch.undo()
+    await passes(60)
+    assert cold(log) == [0, 100, 200, 300, 400]
+
+
 async def test_where_no_checkpoint_finds_room_segments_go_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That makes room."""
     monkeypatch.setattr(Log, "is_sure_of", lambda *_: False)
-    async with tiered(tmp_path, FakeStore()) as server:
-        peer = await a_stream(server, stream_local_max_length_bytes="0")
-        await publish(peer, 0, 30)
-        await passes(600)
-        async with server.host.find("s").opened() as log:
-            assert cold(log) == [0, 100, 200, 300, 400]
+    await stored(server, stream_local_max_length_bytes="0")
+    await passes(600)
+    async with server.host.find("s").opened() as log:
+        assert cold(log) == [0, 100, 200, 300, 400]
 
 
 async def test_what_the_store_has_lost_is_stored_again_before_it_goes(
@@ -141,8 +134,7 @@ async def test_what_the_store_has_lost_is_stored_again_before_it_goes(
     await reads_all(server, 30 * A_FRAME)
 
 
-async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_nothing_goes_before_the_delay_is_over(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store, tier_delete_delay_seconds=600) as server:
         peer = await a_stream(server, stream_local_max_length_bytes="3500")  # not far above it
         await publish(peer, 0, 11)
@@ -166,23 +158,12 @@ async def test_by_age(server: Harness) -> None:
 
 
 async def test_without_limits_a_gibibyte_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert DEFAULT_LOCAL_BYTES == 1 << 30
     monkeypatch.setattr(eviction, "DEFAULT_LOCAL_BYTES", 5_000)
-    async with tiered(tmp_path, FakeStore()) as server:
-        await stored(server)
-        assert cold(server.host.find("s").log) == [0, 100, 200, 300]
-
-
-async def test_a_limit_that_is_changed_counts_at_once(server: Harness) -> None:
     await stored(server)
-    log = server.host.find("s").log
-    assert not cold(log)
-    setting = [("stream-local-max-length-bytes", "0")]
-    await server.host.settings.set_arguments("s", setting)
-    await passes(1)
-    assert len(cold(log)) == 5
+    assert cold(server.host.find("s").log) == [0, 100, 200, 300]
 
 
 async def test_retention_counts_what_is_only_in_the_store(
@@ -200,8 +181,7 @@ async def test_retention_counts_what_is_only_in_the_store(
         *manifest.keys(),
         manifest.stream.manifest,
     }
-    report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-    assert report is not None
+    report = report_of(server)
     assert (report.segments_local, report.segments_remote) == (1, 2)
 
 

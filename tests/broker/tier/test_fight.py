@@ -11,14 +11,7 @@ from streamd.broker.tier.claims import claim
 from streamd.broker.tier.identity import Identity
 from streamd.operations.tier_reports import TierState
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import (
-    SEGMENT_BYTES,
-    manifests,
-    passes,
-    publish,
-    tier_of,
-    tiered,
-)
+from tests.broker.tier.support import SEGMENT_BYTES, manifests, passes, publish, tier_of, tiered
 from tests.support.fake_store import Call, FakeStore
 from tests.support.server import Harness, Peer
 

@@ -16,9 +16,8 @@ from tests.support.server import OK
 
 @pytest.mark.parametrize(("name", "path"), [("s", "s"), ("a/b ü~", "a%2Fb%20%C3%BC~")])
 async def test_what_is_uploaded_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, path: str
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch, name: str, path: str
 ) -> None:
-    store = FakeStore()
     monkeypatch.setattr(stored, "open_store", lambda _url, _endpoint: store)
     stored._opened.cache_clear()
     arguments = {

@@ -30,9 +30,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seconds_of_a_part", [1, 7, 80, 200])
 async def test_a_slow_line_gets_everything_stored_in_its_time(
-    tmp_path: Path, seconds_of_a_part: float
+    tmp_path: Path, store: FakeStore, seconds_of_a_part: float
 ) -> None:
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         line = lines.Line(PART / seconds_of_a_part, PART, DEADLINE)
         with lines.on_line(store, line):
@@ -61,9 +60,8 @@ async def test_a_line_that_stands_still_for_a_while_goes_on(
 
 
 async def test_a_fast_line_is_used_by_several_and_one_that_becomes_slow_by_few(
-    tmp_path: Path,
+    tmp_path: Path, store: FakeStore
 ) -> None:
-    store = FakeStore()
     async with tiered(tmp_path, store, tier_roll_seconds=100_000) as server:
         line = lines.Line(PART * 100, PART, DEADLINE)
         with lines.on_line(store, line):
@@ -141,26 +139,21 @@ def _stepwise(seconds: float) -> Callable[..., Any]:
     return in_thread
 
 
-async def test_what_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "seconds"), [([0] * 20, 250), ([8 << 20], (8 << 20) / 10_000)], ids=["many", "large"]
+)
+async def test_what_goes_on_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], seconds: float
+) -> None:
+    """A large body has time, too."""
     store = CountedStore(FakeStore())
 
     def work() -> Iterator[None]:
-        for number in range(20):
-            store.put(f"v1/{number}", b"")
+        for number, size in enumerate(sizes):
+            store.put(f"v1/{number}", bytes(size))
             yield
 
-    monkeypatch.setattr(threads, "in_thread", _stepwise(250))
-    assert await ask(work) == "done"
-
-
-async def test_a_large_body_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CountedStore(FakeStore())
-
-    def work() -> Iterator[None]:
-        store.put("v1/x", bytes(8 << 20))
-        yield
-
-    monkeypatch.setattr(threads, "in_thread", _stepwise((8 << 20) / 10_000))
+    monkeypatch.setattr(threads, "in_thread", _stepwise(seconds))
     assert await ask(work) == "done"
 
 

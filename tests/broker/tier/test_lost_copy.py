@@ -21,6 +21,7 @@ from tests.broker.tier.support import (
     manifests,
     passes,
     publish,
+    report_of,
     stored,
     stored_bytes,
     tier_of,
@@ -122,8 +123,7 @@ async def test_while_the_store_is_away_nothing_is_done(
             with pytest.raises(Refused, match=r"cannot be done: .*broke off") as refused:
                 await server.host.find("s").ready()
             assert "in the tier alone" in refused.value.details
-            report = tier_of(server).stream(HOST, S)
-            assert report is not None
+            report = report_of(server)
             assert report.sentence == refused.value.details
             await passes(6)
         assert {path: path.read_bytes() for path in copy.parent.iterdir()} == before
@@ -152,9 +152,8 @@ async def test_the_wrong_store(tmp_path: Path, copy: Path) -> None:
         assert not [one for one in manifests(other) if one.stream.stream == "s"]
 
 
-async def test_nothing_was_stored_yet(tmp_path: Path) -> None:
+async def test_nothing_was_stored_yet(tmp_path: Path, store: FakeStore) -> None:
     """All of it is here, so it is uploaded under the same id."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         store.fail(key=".segment", times=-1)
         await stored(server, 12)

@@ -27,9 +27,9 @@ from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
 from streamd.operations.errors import Refused
 from streamd.server import StartError
-from tests.broker.tier.support import tiered
+from tests.broker.tier.support import held_of, tiered
 from tests.support.fake_store import Call, FakeStore, Kept, late_answers
-from tests.support.server import Harness, harness
+from tests.support.server import Harness, fails_to_start, harness
 from tests.support.tier_upload import upload_catalog, upload_snapshot, upload_stream
 
 TIER = {"tier": "s3://bucket/tier"}
@@ -334,13 +334,15 @@ async def test_an_older_copy_of_the_catalog_is_better_than_none(
 async def test_a_catalog_of_a_later_version_is_left_alone(tmp_path: Path, store: FakeStore) -> None:
     await _old_machine(tmp_path / "old", store)
     upload_catalog(store, tmp_path / "old", user_version=99)
-    with pytest.raises(StartError, match="has version 99, this program knows"):
-        await _restored(tmp_path / "new")
+    await fails_to_start(
+        tmp_path / "new", "has version 99, this program knows", restore=True, **TIER
+    )
 
 
 async def test_there_must_be_something_to_restore(tmp_path: Path, store: FakeStore) -> None:
-    with pytest.raises(StartError, match="there is nothing in the tier fake://store to restore"):
-        await _restored(tmp_path)
+    await fails_to_start(
+        tmp_path, "there is nothing in the tier fake://store to restore", restore=True, **TIER
+    )
     assert not store.objects
     async with harness(tmp_path, **TIER):  # nothing was done
         pass
@@ -349,21 +351,14 @@ async def test_there_must_be_something_to_restore(tmp_path: Path, store: FakeSto
 async def test_a_folder_that_is_used_is_refused(tmp_path: Path, store: FakeStore) -> None:
     await _old_machine(tmp_path / "old", store)
     before = look(store)
-    with pytest.raises(StartError, match="it has a catalog; start without --restore"):
-        await _restored(tmp_path / "old")
+    await fails_to_start(
+        tmp_path / "old", "it has a catalog; start without --restore", restore=True, **TIER
+    )
     (tmp_path / "b" / "streams" / "x" / "y").mkdir(parents=True)
-    with pytest.raises(StartError, match="it has streams; start without --restore"):
-        await _restored(tmp_path / "b")
+    await fails_to_start(
+        tmp_path / "b", "it has streams; start without --restore", restore=True, **TIER
+    )
     assert look(store) == before
-
-
-async def test_a_store_that_does_not_let_us_in_is_told_at_once(
-    tmp_path: Path, store: FakeStore
-) -> None:
-    await _old_machine(tmp_path / "old", store)
-    store.fail(DeniedError("fake://store does not let us in: 403"), times=-1)
-    with pytest.raises(StartError, match="does not let us in"):
-        await _restored(tmp_path / "new")
 
 
 async def test_a_store_that_is_away_is_waited_for(tmp_path: Path, store: FakeStore) -> None:
@@ -374,11 +369,19 @@ async def test_a_store_that_is_away_is_waited_for(tmp_path: Path, store: FakeSto
     assert await _contents(tmp_path / "new", restore=True) == {"s": (0, 10), "t": (0, 10)}
 
 
-async def test_but_not_for_ever(tmp_path: Path, store: FakeStore) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, r"cannot restore the data folder .* connection broke off"),  # in the end
+        (DeniedError("fake://store does not let us in: 403"), "does not let us in"),  # at once
+    ],
+)
+async def test_but_not_for_ever(
+    tmp_path: Path, store: FakeStore, error: Exception | None, why: str
+) -> None:
     await _old_machine(tmp_path / "old", store)
-    store.fail(times=-1)
-    with pytest.raises(StartError, match=r"cannot restore the data folder .* connection broke off"):
-        await _restored(tmp_path / "new")
+    store.fail(error, times=-1)
+    await fails_to_start(tmp_path / "new", why, restore=True, **TIER)
 
 
 # -- the end at any point
@@ -386,11 +389,6 @@ async def test_but_not_for_ever(tmp_path: Path, store: FakeStore) -> None:
 
 class _Killed(BaseException):
     """The process ends here."""
-
-
-def _snapshot(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 async def test_a_restore_that_ends_at_any_call_can_be_begun_again(
@@ -409,8 +407,7 @@ async def test_a_restore_that_ends_at_any_call_can_be_begun_again(
             assert "_Killed" in repr(await _failure(folder))
             store.heal()
             if at:
-                with pytest.raises(StartError, match="was interrupted: begin it again with --rest"):
-                    await _contents(folder)
+                await fails_to_start(folder, "was interrupted: begin it again with --rest", **TIER)
             assert await _contents(folder, restore=True) == {"s": (0, 10), "t": (0, 10)}
 
 
@@ -422,14 +419,14 @@ async def test_nor_does_it_matter_at_which_write(
     for number in itertools.count(0):
         folder = tmp_path / f"{number}"
         with monkeypatch.context() as patch:
-            patch.setattr(restoring, "OsDisk", lambda number=number: _FullDisk(number))
+            room = [None] * number
+            patch.setattr(restoring, "OsDisk", lambda room=room: _FullDisk(room))
             failure = await _failure(folder)
         if failure is None:
             break
         assert "No space left" in str(failure)
         if number:
-            with pytest.raises(StartError, match="was interrupted"):
-                await _contents(folder)
+            await fails_to_start(folder, "was interrupted", **TIER)
         assert await _contents(folder, restore=True) == {"s": (0, 10), "t": (0, 10)}
     assert number > 3
 
@@ -475,15 +472,13 @@ class _SyncedDisk(OsDisk):
 class _FullDisk(OsDisk):
     """Has room for some files."""
 
-    made: ClassVar[dict[int, int]] = {}
-
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, room: list[None]) -> None:
+        self._room = room
 
     def create(self, path: str) -> Any:
-        self.made[self._number] = self.made.get(self._number, 0) + 1
-        if self.made[self._number] > self._number:
+        if not self._room:
             raise StorageError("create", path, OSError(errno.ENOSPC, "No space left"))
+        self._room.pop()
         return super().create(path)
 
 
@@ -530,8 +525,7 @@ async def test_of_two_restores_at_the_same_time_one_wins(tmp_path: Path, store: 
         if failure is not None:
             assert "has taken over the tier" in str(failure)
         if at and failure is not None:
-            with pytest.raises(StartError, match="was interrupted"):
-                await _contents(first)
+            await fails_to_start(first, "was interrupted", **TIER)
         assert await _contents(second, restore=True) == {"s": (0, 10), "t": (0, 10)}
 
 
@@ -544,8 +538,7 @@ class _Overtaker:
     def __call__(self, _call: Call) -> None:
         self._left -= 1
         if self._left == -1:
-            held = look(self._store)
-            assert held is not None
+            held = held_of(self._store)
             me = Identity("b" * 16, held.cluster.epoch + 1, "2" * 16)
             claim(self._store, me, takes_over=True)
 
@@ -554,8 +547,9 @@ async def test_a_folder_does_not_join_a_tier_of_another_server(
     tmp_path: Path, store: FakeStore
 ) -> None:
     await _old_machine(tmp_path / "old", store)
-    with pytest.raises(StartError, match="belongs to another server: start with --restore to"):
-        await _contents(tmp_path / "new")
+    await fails_to_start(
+        tmp_path / "new", "belongs to another server: start with --restore to", **TIER
+    )
     assert not (tmp_path / "new" / "catalog.sqlite").exists()
 
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import trio
 
-from segments.store.object_names import CLUSTER
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, tiered
-from tests.support.fake_store import WRITES, Call, FakeStore, Kept
+from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, states_of, tiered
+from tests.support.fake_store import FakeStore
 from tests.support.server import OK, Harness, Peer
 
 _FRAMES = 16
@@ -32,15 +31,8 @@ async def _read(peer: Peer, number: int) -> list[bytes]:
     return found
 
 
-async def test_any_state_of_the_store(tmp_path: Path) -> None:
-    store = FakeStore()
-    states: list[dict[str, Kept]] = []
-
-    def keep(call: Call) -> None:
-        if call.name in WRITES and CLUSTER in store.objects:
-            states.append(dict(store.objects))
-
-    store.after = keep
+async def test_any_state_of_the_store(tmp_path: Path, store: FakeStore) -> None:
+    states = states_of(store)
     async with tiered(tmp_path / "old", store) as server:
         await _work(server)
     assert len(states) > 20

@@ -10,13 +10,7 @@ from segments.store.object_store import TierError
 from segments.store.wal import decode_slot, encode_slot, slot_key
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
-from tests.broker.tier.support import (
-    confirmed_by_store,
-    passes,
-    slots,
-    tier_of,
-    tiered,
-)
+from tests.broker.tier.support import confirmed_by_store, passes, slots, tier_of, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer
 from tests.support.tiers import state_of
@@ -120,8 +114,7 @@ async def test_slots_that_were_left_are_removed_and_fences_stay(tmp_path: Path) 
         assert await _collect(server) == []
 
 
-async def test_what_counts_or_cannot_be_read_stays(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_what_counts_or_cannot_be_read_stays(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
         await _store(await confirmed_by_store(server), 1, 2, 3)
     async with tiered(tmp_path, store) as server:

@@ -56,9 +56,8 @@ async def _rest(peer: Peer, first: int, end: int = _END) -> None:
 @pytest.mark.parametrize("delay", [0, 600])
 @pytest.mark.parametrize("frames", [8, 12])
 async def test_on_the_server_that_writes(
-    tmp_path: Path, frames: int, delay: int, restored: bool
+    tmp_path: Path, store: FakeStore, frames: int, delay: int, restored: bool
 ) -> None:
-    store = FakeStore()
     settings: dict[str, Any] = {"tier_delete_delay_seconds": delay}
     async with tiered(tmp_path, store, **settings) as server:
         server.server.broker.fetcher.cache.max_bytes = 0

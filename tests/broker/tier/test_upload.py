@@ -30,6 +30,7 @@ from tests.broker.tier.support import (
     orphans,
     passes,
     publish,
+    report_of,
     stored,
     stored_bytes,
     tier_of,
@@ -87,8 +88,7 @@ async def test_sealed_segments_are_stored(store: FakeStore, server: Harness) -> 
     assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
     assert manifest.arguments["max-age"] == "7D"
     assert log.stored.manifest == manifest
-    report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-    assert report is not None
+    report = report_of(server)
     assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
 
 
@@ -108,8 +108,7 @@ async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path
             await passes(5)
             assert limit < log.segments.local_size <= limit + 2 * log.segments.shown[0].size
         await passes(3_700)  # its log is closed meanwhile
-        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-        assert report is not None
+        report = report_of(server)
         assert report.bytes_local <= limit
 
 
@@ -132,8 +131,7 @@ async def test_a_stream_that_is_not_in_the_tier_is_left_alone(server: Harness) -
     assert not server.host.find("s").is_open
 
 
-async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
         await stored(server)
     before = store.count("put_file")
@@ -197,14 +195,20 @@ async def test_every_request_fails_before_it_succeeds(tmp_path: Path, order: str
         assert tier_of(server).ownership.state is TierState.OK
 
 
+@pytest.mark.parametrize("is_later", [False, True])
 async def test_a_store_that_is_away_for_hours(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture, is_later: bool
 ) -> None:
     caplog.set_level(logging.INFO)
-    store = FakeStore()
-    store.fail(times=-1)
+    if not is_later:
+        store.fail(times=-1)
     async with tiered(tmp_path, store) as server:
         peer = await a_stream(server)
+        if is_later:
+            await passes(5)
+            store.fail(times=-1)
+            caplog.clear()
+        before = set(store.objects)
         for hour in range(3):
             with trio.fail_after(1):
                 await publish(peer, hour * 30 * A_FRAME, 30)
@@ -213,28 +217,13 @@ async def test_a_store_that_is_away_for_hours(
         assert status.state == TierState.AWAY
         assert status.bytes_waiting > 17 * 2_000
         assert (status.oldest_waiting_seconds or 0) >= 3 * 3_600
-        assert not store.objects
+        assert set(store.objects) == before
+        assert bool(before) is is_later
         assert len([line for line in caplog.messages if line.startswith("tier: ")]) == 1
         store.heal()
         await passes(60)
         has_all(store, "s", 18 * SEGMENT)
         assert (await tier_of(server).status()).bytes_waiting == 0
-
-
-async def test_a_store_that_goes_away_later(
-    store: FakeStore, server: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    peer = await stored(server, 10)
-    caplog.clear()
-    store.fail(times=-1)
-    await publish(peer, 10 * A_FRAME, 20)
-    await passes(3_700)
-    assert tier_of(server).ownership.state is TierState.AWAY
-    assert len([m for m in caplog.messages if "tier" in m]) <= 2
-    store.heal()
-    await passes(60)
-    has_all(store, "s", 6 * SEGMENT)
 
 
 async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path: Path) -> None:
@@ -246,17 +235,15 @@ async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path:
         await publish(good, 0, 30)
         await passes(5)
         has_all(store, "good", 5 * SEGMENT)
-        report = tier_of(server).stream(server.host.name, server.host.find("bad").name)
-        assert report is not None
+        report = report_of(server, "bad")
         assert report.sentence == "no right"
         assert report.segments_waiting == 5
 
 
 @pytest.mark.parametrize("key", ["", "v1/cluster", "probe"])
 async def test_a_store_that_denies_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
-    store = FakeStore()
     store.fail(DeniedError("cannot use it: the secret is wrong"), key=key, times=-1)
     async with tiered(tmp_path, store) as server:
         peer = await a_stream(server)
@@ -275,9 +262,8 @@ async def test_a_store_that_denies_it(
 
 
 async def test_a_store_that_cannot_compare_and_set(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = FakeStore()
     store.create = lambda key, content: (store.put(key, content), "etag")[1]  # type: ignore[method-assign]
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 30)
@@ -303,8 +289,7 @@ class TestAge:
             await passes(3_640)
             has_all(store, "s", 2 * A_FRAME)
 
-    async def test_also_in_a_log_that_is_closed(self, tmp_path: Path) -> None:
-        store = FakeStore()
+    async def test_also_in_a_log_that_is_closed(self, tmp_path: Path, store: FakeStore) -> None:
         async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
             peer = await a_stream(server)
             await publish(peer, 0, 1)
@@ -313,8 +298,7 @@ class TestAge:
             await passes(3_400)
             has_all(store, "s", A_FRAME)
 
-    async def test_also_after_a_restart(self, tmp_path: Path) -> None:
-        store = FakeStore()
+    async def test_also_after_a_restart(self, tmp_path: Path, store: FakeStore) -> None:
         async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
             await publish(await a_stream(server), 0, 1)
         async with tiered(tmp_path, store, tier_roll_seconds=3_600):
@@ -348,10 +332,9 @@ class TestKeys:
 
     @pytest.mark.parametrize("is_shorter", [False, True])
     async def test_they_are_made_anew_while_they_are_stored(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shorter: bool
+        self, tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch, is_shorter: bool
     ) -> None:
         """Nothing is stored beside a row of the manifest that says something else of it."""
-        store = FakeStore()
         made: list[Path] = []
 
         def make_anew(call: Call) -> None:
@@ -385,9 +368,8 @@ class TestKeys:
 
 class TestFenced:
     async def test_a_server_that_was_overtaken_takes_no_more(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        store = FakeStore()
         async with tiered(tmp_path / "a", store) as server:
             peer = await a_stream(server)
             other = await server.peer()

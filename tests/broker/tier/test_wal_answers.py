@@ -46,10 +46,9 @@ async def _change(server: Harness, where: str) -> None:
 
 
 async def test_an_offset_that_only_the_disk_has_is_answered_when_the_store_has_it(
-    tmp_path: Path,
+    tmp_path: Path, store: FakeStore
 ) -> None:
     """It was stored before the start, and never answered."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         peer = await confirmed_by_store(server)
         await peer.store(bodies(0))
@@ -168,12 +167,11 @@ async def test_offsets_that_are_taken_before_their_turn_are_waited_for(server: H
 
 
 async def test_slots_are_small_however_many_offsets_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is too large could not be read again."""
     monkeypatch.setattr("streamd.broker.streams.log_writer.MAX_OFFSETS", 50)
     monkeypatch.setattr(wal, "SLOT_BYTES", 10_000)
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         await passes(5)
         store.fail(key=WAL_FOLDER, times=-1)
@@ -241,10 +239,9 @@ async def test_what_was_not_answered_is_not_when_it_is_declared_again(tmp_path: 
 
 
 async def test_a_turn_that_needs_several_slots_is_confirmed_with_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "SLOT_BYTES", 1_000)
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         peer = await confirmed_by_store(server, stream_chunk_max_records="1")
         store.fail(key=slot(1), times=-1)
@@ -257,10 +254,9 @@ async def test_a_turn_that_needs_several_slots_is_confirmed_with_the_last(
 @pytest.mark.parametrize("confirm", ["local", "store"])
 @pytest.mark.parametrize("is_super", [False, True])
 async def test_a_deletion_is_answered_before_its_client_is_told_that_the_stream_is_gone(
-    tmp_path: Path, confirm: str, *, is_super: bool
+    tmp_path: Path, store: FakeStore, confirm: str, *, is_super: bool
 ) -> None:
     """As RabbitMQ does; others are told at once, also while the store is away."""
-    store = FakeStore()
     async with tiered(tmp_path, store, confirm=confirm) as server:
         peer, other = await server.peer(), await server.peer()
         if is_super:

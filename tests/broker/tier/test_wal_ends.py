@@ -267,10 +267,9 @@ async def test_a_flush_that_runs_shows_nothing_that_a_store_is_to_have() -> None
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_offsets_that_were_forgotten_here_do_not_come_back(
-    tmp_path: Path, *, is_open: bool
+    tmp_path: Path, store: FakeStore, *, is_open: bool
 ) -> None:
     """Nor do those of before the stream was confirmed by this machine again."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         peer = await confirmed_by_store(server)
         await peer.store(bodies(0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings, strategies
+from hypothesis import example, given, settings, strategies
 
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import StoredObject, TierError
@@ -241,33 +241,6 @@ async def test_sequences_and_stored_offsets_follow(tmp_path: Path, store: FakeSt
             assert (await asked.ask(c.QueryPublisherSequence, "p", "s")).sequence == 120
 
 
-@pytest.mark.parametrize("sleeps", [False, True])
-async def test_the_writer_starts_again(tmp_path: Path, store: FakeStore, *, sleeps: bool) -> None:
-    """Each start has a log of its own; the reader may miss some, which are in manifests then."""
-    number = 0
-    async with tiered(tmp_path / "writer", store) as server:
-        await confirmed_by_store(server)
-        await passes(5)
-    reads = _Reads(store)
-    async with _reading(tmp_path, store, reads) as reading:
-        reader = await reading.peer()
-        await reader.subscribe("s", credit=1_000)
-        for start in range(5):
-            reads.is_asleep = sleeps
-            async with tiered(tmp_path / "writer", store) as server:
-                peer = await confirmed_by_store(server)
-                for _ in range(3):
-                    await peer.store(bodies(number, 10), number + 1)
-                    number += 10
-                await passes(30 if start % 2 else 1)
-            reads.is_asleep = False
-            if start % 2:
-                await passes(IDLE)
-        await passes(3 * POLL_SECONDS)
-        assert await reader.bodies(number) == bodies(0, number)
-        assert await _all(reading) == bodies(0, number)
-
-
 async def test_another_server_takes_over(tmp_path: Path, store: FakeStore) -> None:
     """What it begins stands behind a gap of offsets."""
     number = 0
@@ -470,6 +443,8 @@ _STEPS = ("publish", "publish", "publish", "upload", "stop", "kill", "lose", "sl
     strategies.lists(strategies.sampled_from(_STEPS), max_size=25),
     strategies.randoms(use_true_random=False),
 )
+@example(["publish", "stop"] * 5, Random(1))  # each start has a log of its own
+@example(["sleep", "publish", "stop"] * 5, Random(2))  # slots are missed every other time
 def test_whatever_happens_each_message_comes_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], random: Random
 ) -> None:
