@@ -39,8 +39,9 @@ async def add(peer: Peer, name: str, *patterns: str, host: str = "/", tags: str 
         await must(peer, "permission.set", user=name, vhost=host, **given)
 
 
-async def greet(server: Harness) -> Peer:
-    peer = server.connect()
+async def greet(server: Harness, *, is_local: bool = True) -> Peer:
+    """A peer that may show its password next."""
+    peer = server.connect(is_local=is_local)
     await peer.ask(c.PeerProperties, ())
     await peer.ask(c.SaslHandshake)
     return peer
@@ -198,9 +199,7 @@ class TestMechanisms:
 
     async def test_another_user_from_afar(self, server: Harness, peer: Peer) -> None:
         await add(peer, "ada")
-        far = server.connect(is_local=False)
-        await far.ask(c.PeerProperties, ())
-        await far.ask(c.SaslHandshake)
+        far = await greet(server, is_local=False)
         assert await far.code(c.SaslAuthenticate, "PLAIN", b"\0ada\0ada-secret") == OK
 
 

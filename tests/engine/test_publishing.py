@@ -9,7 +9,6 @@ import trio
 
 from segments import StorageError
 from segments.message import Message
-from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.streams.log_writer import LogWriter
 from streamd.engine import Caller
 from streamd.operations import publishing as p
@@ -23,10 +22,10 @@ EU = Message(b"body", application_properties={"region": "EU"}).encode()
 class Asking:
     """Somebody who publishes."""
 
-    def __init__(self, server: Harness, user: str = "guest") -> None:
+    def __init__(self, server: Harness) -> None:
         self.server = server
         directory = server.server.directory
-        account = directory.account(user)
+        account = directory.account("guest")
         assert account is not None
         self._caller = Caller(directory, account)
 
@@ -115,19 +114,6 @@ async def test_bounds(server: Harness, peer: Peer, asking: Asking) -> None:
         await asking.publish("other")
     assert refused.value.reason is Reason.NOT_FOUND
     assert server.host.find("s").log.committed_offset == 1
-
-
-async def test_who_may_not_write_publishes_nothing(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    directory = server.server.directory
-    await directory.put_user("ada", b"p", [])
-    await directory.put_permission(PermissionRow("ada", "/", ".*", "^other$", ".*"))
-    ada = Asking(server, "ada")
-    for ask in (ada.publish(), ada.route("amq.default", "s"), ada.route("amq.topic", "s")):
-        with pytest.raises(Refused) as refused:
-            await ask
-        assert refused.value.reason is Reason.ACCESS_REFUSED
-    assert await Asking(server).publish() == 0
 
 
 async def test_a_full_disk_is_answered(

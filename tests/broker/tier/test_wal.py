@@ -210,40 +210,35 @@ async def test_what_a_flush_has_written_is_counted_when_it_is_taken(
     assert confirms.bytes_behind == confirms._num_held == 0
 
 
+@pytest.mark.parametrize(
+    ("most", "count", "size", "least", "end"),
+    [(10_000, 100, 1_000, 0, 20), (200_000, 300, 1, 50, 120)],
+    ids=["large", "small"],
+)
 async def test_memory_is_bounded_while_the_store_is_away(
-    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore,
+    server: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    count: int,
+    size: int,
+    least: int,
+    end: int,
 ) -> None:
-    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", 10_000)
-    async with tiered(tmp_path, store) as server:
-        peer = await confirmed_by_store(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        for number in range(100):
-            await peer.publish([b"x" * 1_000], number + 1)
-            await passes(0.1)
-        log = server.host.find("s").log
-        assert log.next_offset < 20  # the rest is queued
-        store.heal()
-        assert len(await peer.confirmed(100)) == 100
-        assert log.committed_offset == 100
-
-
-async def test_small_chunks_count_for_what_they_take_up(
-    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A message of a byte in a chunk of its own takes as much memory as one of two thousand."""
-    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", 200_000)
-    async with tiered(tmp_path, store) as server:
-        peer = await confirmed_by_store(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        for number in range(300):
-            await peer.publish([b"x"], number + 1)
-            await passes(0.05)
-        log = server.host.find("s").log
-        assert 50 < log.next_offset < 120
-        store.heal()
-        assert len(await peer.confirmed(300)) == 300
-        assert not tier_of(server).confirms.is_behind
-        assert len(await all_of(server)) == 300
+    """A message of a byte in a chunk of its own takes as much of it as one of two thousand."""
+    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", most)
+    peer = await confirmed_by_store(server)
+    store.fail(key=WAL_FOLDER, times=-1)
+    for number in range(count):
+        await peer.publish([b"x" * size], number + 1)
+        await passes(0.1)
+    log = server.host.find("s").log
+    assert least < log.next_offset < end  # the rest is queued
+    store.heal()
+    assert len(await peer.confirmed(count)) == count
+    assert log.committed_offset == count
+    assert not tier_of(server).confirms.is_behind
+    assert len(await all_of(server)) == count
 
 
 async def test_the_life_of_a_stream_that_only_the_log_has_is_on_the_device(

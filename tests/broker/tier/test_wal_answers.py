@@ -193,8 +193,10 @@ async def test_slots_are_small_however_many_offsets_there_are(
 async def test_each_opening_waits_for_what_only_the_disk_has(
     tmp_path: Path, store: FakeStore
 ) -> None:
-    """It was never confirmed: a machine may still take it away. Nor does the second opening show
-    it, when the slot of the first is still on its way."""
+    """It was never confirmed: a machine may still take it away.
+
+    The second waits for it, too, when the slot of the first is still on its way.
+    """
     async with tiered(tmp_path, store) as server:
         peer = await confirmed_by_store(server)
         await peer.store([b"1"])
