@@ -412,8 +412,7 @@ async def test_a_right_that_goes_ends_reading_and_publishing_at_once(server: Har
     await publisher.send(frame([b"late"], 2))
     (fault,) = (await publisher.expect(c.PublishError)).faults
     assert fault.code == ResponseCode.PUBLISHER_DOES_NOT_EXIST
-    guest = await server.peer()
-    await guest.declare("s")
+    guest = await server.publisher("s")
     await guest.store([b"hidden"])
     await consumer.silence()
     await publisher.store([b"still"], publisher_id=2)
@@ -421,9 +420,7 @@ async def test_a_right_that_goes_ends_reading_and_publishing_at_once(server: Har
 
 async def test_a_right_that_goes_ends_consumers_of_amqp_at_once(server: Harness) -> None:
     await allow(server, [(Right.READ, "s")])
-    peer = amqp.connect(server)
-    await peer.log_in(user="ada")
-    await peer.open()
+    peer = await amqp.open_peer(server, user="ada")
     await peer.consume("s")
     before = trio.current_time()
     await server.server.directory.remove_permission("ada", "/")
@@ -515,9 +512,7 @@ async def test_a_right_that_goes_while_a_log_is_opened(server: Harness) -> None:
     """Nothing is added to a connection whose rights were looked at already."""
     await allow(server, [(Right.READ, "super-0"), (Right.WRITE, "super-1")])
     reader, writer = await server.peer(user="ada"), await server.peer(user="ada")
-    peer = amqp.connect(server)
-    await peer.log_in(user="ada")
-    await peer.open()
+    peer = await amqp.open_peer(server, user="ada")
     await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
     codes: list[int] = []
 

@@ -13,7 +13,7 @@ from streamd.operations import passwords
 from streamd.operations.names import as_sent
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
-from tests.support.server import FIRST, OK, Harness, Peer, harness
+from tests.support.server import FIRST, OK, Harness, Peer, harness, with_peer
 
 REFUSED, NO_STREAM = ResponseCode.ACCESS_REFUSED, ResponseCode.STREAM_DOES_NOT_EXIST
 PRECONDITION_FAILED = ResponseCode.PRECONDITION_FAILED
@@ -147,8 +147,7 @@ class TestPasswords:
     async def test_survive_a_restart(self, tmp_path: Path) -> None:
         async with harness(tmp_path) as server:
             await add(await server.peer(), "ada", "", "", "^s$")
-        async with harness(tmp_path, password="changed in the settings") as server:
-            peer = await server.peer()  # the first user was made when the folder was new
+        async with with_peer(tmp_path, password="changed in the settings") as (server, peer):
             await peer.create("s")
             ada = await enter(server, "ada")
             assert await ada.code(c.StreamStats, "s") == OK
@@ -302,8 +301,7 @@ class TestVirtualHosts:
         await enter(server, "ada", "none", code=ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE)
 
     async def test_streams_survive_a_restart(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (server, peer):
             await must(peer, "vhost.add", name="a")
             await add(peer, "ada", ".*", ".*", ".*", host="a")
             await (await enter(server, "ada", "a")).create("s")

@@ -16,7 +16,7 @@ from streamd.broker.streams.open_log import FULL_DISK_SECONDS
 from streamd.config import Config, ConfigError
 from streamd.wire.stream import commands as c
 from tests.auth.test_users import must
-from tests.support.server import Harness, harness
+from tests.support.server import Harness, harness, with_peer
 
 LEAST = 1_000_000
 
@@ -26,8 +26,7 @@ async def test_publishers_wait_and_go_on(
 ) -> None:
     disk = SimpleNamespace(total=10 * LEAST, free=LEAST, used=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
-    async with harness(tmp_path, min_disk_free_bytes=LEAST) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, min_disk_free_bytes=LEAST) as (server, peer):
         await peer.begin("s")
         await peer.store([b"a"])
         stream = server.host.find("s")

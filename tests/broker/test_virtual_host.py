@@ -17,7 +17,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.connections.stream.test_publishing import bodies
 from tests.support.logs import read_bodies
-from tests.support.server import FIRST, NEXT, OK, Harness, Peer, fails_to_start, harness
+from tests.support.server import FIRST, NEXT, OK, Harness, Peer, fails_to_start, harness, with_peer
 
 EXISTS, PRECONDITION_FAILED = ResponseCode.STREAM_EXISTS, ResponseCode.PRECONDITION_FAILED
 NO_STREAM, GONE = ResponseCode.STREAM_DOES_NOT_EXIST, ResponseCode.STREAM_NOT_AVAILABLE
@@ -271,15 +271,13 @@ async def _life(peer: Peer) -> int:
 
 class TestLife:
     async def test_from_the_creation_to_the_deletion(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.create("s")
             life = await _life(peer)  # it has no files yet
             await peer.declare("s")
             await peer.store([b"x"])
             assert await _life(peer) == life
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             assert await _life(peer) == life
             assert await peer.code(c.Delete, "s") == OK
             await peer.create("s")
@@ -290,16 +288,14 @@ class TestLife:
 
 class TestRestart:
     async def test_everything_is_still_there(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.create("s", stream_filter_size_bytes="64", max_age="7D")
             await peer.create("größe")
             await peer.declare("s", reference="p")
             await peer.store(bodies(300), values=[b"v%d" % (n % 7) for n in range(300)])
             await peer.send(c.StoreOffset("app", "s", 123))
             assert (await peer.ask(c.QueryOffset, "app", "s")).offset == 123
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             assert (
                 await create(peer, "s", ("stream-filter-size-bytes", "64"), ("max-age", "7D"))
                 == EXISTS
@@ -317,16 +313,14 @@ class TestRestart:
     async def test_a_stream_that_cannot_be_opened_leaves_the_others_alone(
         self, tmp_path: Path
     ) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             for number, name in enumerate(("good", "bad", "gone")):
                 await peer.begin(name, number)
         segment = next(tmp_path.glob("streams/*/bad/*.segment"))
         segment.write_bytes(b"not a segment at all")
         (gone,) = tmp_path.glob("streams/*/gone")
         gone.rename(tmp_path / "elsewhere")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await trio.sleep(1)  # until all were looked at
             answer = await peer.ask(c.Metadata, ("good", "bad", "gone"))
             assert [s.code for s in answer.streams] == [OK, GONE, GONE]
@@ -346,21 +340,18 @@ class TestRestart:
         async with harness(tmp_path):
             pass
         earlier = catalog.read_bytes()
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.begin("s")
             await peer.store([b"precious"])
         catalog.write_bytes(earlier)
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             assert await create(peer, "s") == OK
             assert dict((await peer.ask(c.StreamStats, "s")).statistics)["committed_offset"] == -1
         (aside,) = tmp_path.glob("orphans/s-*")
         assert b"precious" in next(aside.glob("*.segment")).read_bytes()
 
     async def test_a_folder_with_streams_and_no_catalog(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.begin("s")
             await peer.store([b"precious"])
         (tmp_path / "catalog.sqlite").unlink()
@@ -395,8 +386,7 @@ async def test_a_folder_with_messages_is_never_deleted_for_a_new_stream(tmp_path
 
     In place of one that was used, it is that stream.
     """
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         for name in ("original", "used", "unused"):
             await peer.create(name)
         await peer.declare("original", publisher_id=1)

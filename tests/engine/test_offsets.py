@@ -10,7 +10,7 @@ from streamd.engine import Caller
 from streamd.operations import streams as s
 from streamd.operations.errors import NoSuch, Reason, Refused
 from streamd.wire.stream import commands as c
-from tests.support.server import Harness, Peer, harness
+from tests.support.server import Harness, Peer, harness, with_peer
 
 HOUR_MS = 3_600_000
 
@@ -88,8 +88,7 @@ async def test_what_the_consumer_has_done_since_is_not_undone(peer: Peer, asking
 
 
 async def test_by_is_messages_wherever_a_machine_has_gone_down(tmp_path: Path) -> None:
-    async with harness(tmp_path, flush="always") as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, flush="always") as (_, peer):
         await peer.begin("s")
         await peer.store([b"x"] * 30)
     (folder,) = tmp_path.glob("streams/*/s")

@@ -506,6 +506,18 @@ class Harness:
         await peer.log_in(**login)
         return peer
 
+    async def consumer(self, name: str, /, *arguments: Any, **properties: Any) -> Peer:
+        """A peer that reads a stream; see `Peer.subscribe`."""
+        peer = await self.peer()
+        await peer.subscribe(name, *arguments, **properties)
+        return peer
+
+    async def publisher(self, name: str, *declared: Any, is_new: bool = False, **more: Any) -> Peer:
+        """A peer that publishes to a stream; see `Peer.declare`, of a new one `Peer.begin`."""
+        peer = await self.peer()
+        await (peer.begin if is_new else peer.declare)(name, *declared, **more)
+        return peer
+
 
 async def inline(work: Callable[..., Any], *arguments: object) -> Any:
     await trio.lowlevel.checkpoint()
@@ -588,6 +600,13 @@ async def harness(
     with simulated(beat_seconds):
         async with serving(folder, now_ms, is_polled=is_polled, **settings) as running:
             yield running
+
+
+@asynccontextmanager
+async def with_peer(folder: Path, **settings: Any) -> AsyncIterator[tuple[Harness, Peer]]:
+    """See `harness`; and a peer that has logged in."""
+    async with harness(folder, **settings) as server:
+        yield server, await server.peer()
 
 
 async def fails_to_start(folder: Path, why: str, **settings: Any) -> None:

@@ -19,7 +19,7 @@ from streamd.operations.argument_kinds import Age
 from streamd.operations.arguments import filter_properties, policy_of
 from streamd.operations.routing import Binding, ExchangeRow, as_super_stream
 from streamd.wire.stream import commands as c
-from tests.support.server import OK, harness
+from tests.support.server import OK, harness, with_peer
 
 
 @pytest.fixture
@@ -243,8 +243,7 @@ async def test_an_older_super_stream_serves(tmp_path: Path) -> None:
     write_old(tmp_path, 5)
     with database(tmp_path) as db:
         db.execute("DELETE FROM users")  # so that there is a password for guest
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         assert (await peer.ask(c.Partitions, "super")).streams == ("p-1", "p-0", "p-1")
         assert (await peer.ask(c.Route, "again", "super")).streams == ("p-1",)
         assert Stepwise(server.host.topology.reach("x", ["a"], {})).result == ["s", "p-0"]

@@ -292,8 +292,7 @@ async def _slowly(work: Callable[..., Any], *arguments: object) -> Any:
 
 async def _copies_of_each_step(server: Harness, folder: Path) -> list[Path]:
     """What a kill leaves while one publishes, and another one changes selectors."""
-    peer = await server.peer()
-    await peer.begin("s")
+    peer = await server.publisher("s", is_new=True)
     copies: list[Path] = []
 
     async def publish() -> None:

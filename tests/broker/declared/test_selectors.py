@@ -28,7 +28,7 @@ from streamd.wire.stream.fields import Pair
 from streamd.wire.stream.publish import encode_sub_batch
 from tests.auth.test_users import manage, must
 from tests.support.held_work import hold_work
-from tests.support.server import FIRST, Harness, Peer, harness
+from tests.support.server import FIRST, Harness, Peer, harness, with_peer
 
 OK, PRECONDITION = ResponseCode.OK, ResponseCode.PRECONDITION_FAILED
 DERIVE = {"stream_filter_property": "carrier", "stream_filter_derive": "true"}
@@ -147,8 +147,7 @@ class TestDeclared:
             await (await server.peer()).create("s", stream_filter_property="carrier")
         with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as catalog, catalog:
             catalog.execute("UPDATE streams SET arguments = ?", [json.dumps(self.PLAIN)])
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (server, peer):
             await peer.declare("s")
             await self.put(peer)
             assert history(server) == [{b"given": 1, b"": 2}]
@@ -274,13 +273,11 @@ class TestStanding:
         assert [value for value in found if value.startswith(TOKEN_PREFIX)]
 
     async def test_survive_a_restart(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.begin("s")
             await register(peer, text="TAGS = 'a'")
             await register(peer, "t", "a || b", dialect="tags")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.declare("s")
             tagged = [Message(b"x", application_properties={"TAGS": t}).encode() for t in "abc"]
             for number, body in enumerate(tagged):
@@ -349,8 +346,7 @@ class TestStanding:
         """Or for the old one, where the change is refused."""
         await peer.create("s")
         await register(peer)
-        other = await server.peer()
-        await other.declare("s")
+        other = await server.publisher("s")
         arguments = (Pair("stream", "s"), Pair("group", "g"), Pair("text", "d < 2"))
         error = CatalogError("database or disk is full") if is_refused else None
         with monkeypatch.context() as patched:
@@ -390,23 +386,20 @@ class TestStanding:
     async def test_a_consumer_that_leaves_without_a_word(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")
         await register(peer)
-        other = await server.peer()
-        await other.subscribe("s", selector_group="g")
+        other = await server.consumer("s", selector_group="g")
         await other.vanish()
         await peer.silence()
         await must(peer, "selector.delete", stream="s", group="g")
 
     async def test_one_that_cannot_be_read_matches_everything(self, tmp_path: Path) -> None:
         """Another version of this program has registered it, say."""
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             for name in ("s", "other"):
                 await peer.create(name)
             await register(peer)
         with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as catalog, catalog:
             catalog.execute("UPDATE standing_selectors SET text = 'd > > 5'")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (server, peer):
             await peer.declare("s")
             await peer.store([flight("HA", 1)], 1)
             await peer.store([flight("HA", 9)], 2)

@@ -6,7 +6,7 @@ import pytest
 
 from streamd.operations.routing import Binding
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.support.server import FIRST, OK, Harness, Peer, harness
+from tests.support.server import FIRST, OK, Harness, Peer, with_peer
 
 NO_STREAM, EXISTS = ResponseCode.STREAM_DOES_NOT_EXIST, ResponseCode.STREAM_EXISTS
 PRECONDITION_FAILED = ResponseCode.PRECONDITION_FAILED
@@ -31,8 +31,7 @@ async def test_from_creating_to_deleting(server: Harness, peer: Peer) -> None:
     assert await route(peer, "none") == (OK, ())
     await peer.declare("i-1")
     await peer.store([b"x"])
-    reader = await server.peer()
-    await reader.subscribe("i-1", FIRST)
+    reader = await server.consumer("i-1", FIRST)
     assert await reader.bodies(1) == [b"x"]
     assert await peer.code(c.DeleteSuperStream, "i") == OK
     for one in (peer, reader):
@@ -97,14 +96,12 @@ async def test_arguments_are_those_of_each_partition(peer: Peer) -> None:
 
 
 async def test_after_a_restart(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         assert await peer.code(c.CreateSuperStream, "i", NAMES, KEYS) == OK
         assert await peer.code(c.CreateSuperStream, "j", ("j-0",), ("0",)) == OK
         assert await peer.code(c.Delete, "i-0") == OK
         assert await peer.code(c.DeleteSuperStream, "j") == OK
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         assert await partitions(peer) == (OK, ("i-2", "i-1"))
         assert await route(peer, "z") == (OK, ("i-2", "i-1"))
         assert await route(peer, "a") == (OK, ())  # its partition was deleted alone

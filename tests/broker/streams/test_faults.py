@@ -23,7 +23,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_stream import Bench, schedule
 from tests.support.amqp import open_peer
 from tests.support.logs import append, read_bodies, read_chunks
-from tests.support.server import Harness, Peer, harness, inline
+from tests.support.server import Harness, Peer, harness, inline, with_peer
 
 BAD, GOOD = "bad", "good"
 GONE = ResponseCode.STREAM_NOT_AVAILABLE
@@ -184,8 +184,7 @@ async def test_a_sync_that_fails_confirms_nothing_and_is_not_tried_again(
 ) -> None:
     async with harness(tmp_path, flush="always") as server:
         peer = await two_streams(server)
-        reader = await server.peer()
-        await reader.subscribe(BAD)
+        reader = await server.consumer(BAD)
         assert await reader.bodies(1) == [b"before"]
         faults.set("flush", errno.EIO)
         await peer.publish([b"x"], 2)
@@ -224,8 +223,7 @@ async def test_a_read_that_fails_ends_the_subscription(server: Harness, faults: 
     peer = await two_streams(server)
     await peer.store([b"x"], 2)  # what was appended last is in memory
     faults.set("read", errno.EIO, f"/{BAD}/{0:020d}.segment")
-    reader = await server.peer()
-    await reader.subscribe(BAD)
+    reader = await server.consumer(BAD)
     update = await reader.expect(c.MetadataUpdate)
     assert (update.code, update.stream) == (GONE, BAD)
     await reader.subscribe(GOOD, subscription_id=2)
@@ -240,8 +238,7 @@ async def test_a_read_that_is_refused_at_the_start_is_tried_again(
     async with harness(tmp_path) as server:
         await two_streams(server)
     faults.set_bad_place(f"/{BAD}/checkpoint", range(100))
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         for _ in range(3):
             assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
             await trio.sleep(6)
@@ -263,13 +260,11 @@ async def test_a_place_that_cannot_be_read_costs_its_chunk_only(
     segment = server.host.find(BAD).log.segments.shown[0]
     middle = segment.size // 2
     faults.set_bad_place(".segment", range(middle, middle + 1))
-    reader = await server.peer()
-    await reader.subscribe(BAD)
+    reader = await server.consumer(BAD)
     if size > 100_000:
         assert [body[:1] for body in await reader.bodies(2)] == [b"1", b"2"]
         await reader.ended()
-        reader = await server.peer()
-        await reader.subscribe(BAD)
+        reader = await server.consumer(BAD)
     assert [body[:1] for body in await reader.bodies(4)] == [b"1", b"2", b"4", b"5"]
     assert caplog.text.count("1 messages from offset 2 on are lost") == 1
     amqp = await open_peer(server)
@@ -285,8 +280,7 @@ async def test_an_impossible_file_name_sets_its_stream_aside(
         await two_streams(server)
         folder = Path(server.host.find(BAD).log.folder)
     (folder / f"{10**20 - 1}.segment").touch()
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await trio.sleep(60)
         errors = [record for record in caplog.records if record.levelname == "ERROR"]
         assert len(errors) == 1
@@ -303,15 +297,13 @@ async def test_a_stream_that_cannot_be_opened_for_writing_is_set_aside(
     async with harness(tmp_path) as server:
         await two_streams(server)
     faults.set("open", errno.EROFS)
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
         assert "Read-only file system" in server.host.alarms()[BAD]
         await peer.declare(GOOD)
         await peer.store([b"after"])
     faults.clear()
-    async with harness(tmp_path) as server:  # remounted
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):  # remounted
         await peer.subscribe(BAD)
         assert await peer.bodies(1) == [b"before"]
 
@@ -322,8 +314,7 @@ async def test_a_segment_that_somebody_removed_is_skipped(
     await peer.begin(BAD, stream_max_segment_size_bytes="100")
     for number in range(6):
         await peer.store([b"%d" % number + b"x" * 100], number)
-    early = await server.peer()
-    await early.subscribe(BAD, credit=1)
+    early = await server.consumer(BAD, credit=1)
     assert (await early.chunk()).bodies[0][:1] == b"0"
     await trio.sleep(3)  # until then the files are open, to be flushed
     folder = Path(server.host.folder(BAD))
@@ -331,8 +322,7 @@ async def test_a_segment_that_somebody_removed_is_skipped(
         (folder / f"{base:020d}.segment").unlink()
     await early.send(c.Credit(1, 10))
     assert [body[:1] for body in await early.bodies(3)] == [b"1", b"4", b"5"]
-    late = await server.peer()
-    await late.subscribe(BAD)
+    late = await server.consumer(BAD)
     assert [body[:1] for body in await late.bodies(3)] == [b"1", b"4", b"5"]
     assert caplog.text.count("look at the disk") == 3  # once for each segment
     await peer.store([b"more"], 7)
@@ -459,8 +449,7 @@ async def test_a_shortage_during_a_roll_is_waited_for(
         return original(self, path)
 
     monkeypatch.setattr(OsDisk, operation, refuse)
-    async with harness(tmp_path, flush=flush) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, flush=flush) as (server, peer):
         await peer.begin(BAD, stream_max_segment_size_bytes="100")
         await peer.store([b"x" * 100], 1)
         await trio.sleep(5)

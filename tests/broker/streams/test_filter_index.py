@@ -11,7 +11,7 @@ from streamd.broker.streams import log_maintenance
 from streamd.broker.streams.indexer import Indexer
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.support.held_work import hold_work, is_flush
-from tests.support.server import NEXT, OK, Harness, Peer, harness
+from tests.support.server import NEXT, OK, Harness, Peer, harness, with_peer
 from tests.support.syncs import work_beside
 
 
@@ -38,8 +38,7 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
 ) -> None:
     """The older ones are read again when they are wanted."""
     monkeypatch.setattr(Indexer.__init__, "__defaults__", (3 * 2_300,))
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.begin("s", stream_max_segment_size_bytes="200")
         await fill(peer, 0, 60)
         await peer.silence()
@@ -54,16 +53,14 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
 
 
 async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         await peer.begin("s", stream_max_segment_size_bytes="1000")
         await fill(peer, 0, 45)
         await peer.silence()
     files = sorted((tmp_path / "streams").glob("*/s/*.filter"))
     files[0].unlink()
     files[1].write_bytes(b"damaged")
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s")
         log = server.host.find("s").log
         assert not any(segment.filters for segment in log.segments.shown)

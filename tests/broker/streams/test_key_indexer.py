@@ -21,7 +21,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.segments.derived.test_key_files import chunks_with, message
 from tests.support.http import Http
-from tests.support.server import OK, Harness, Peer, harness
+from tests.support.server import OK, Harness, Peer, harness, with_peer
 from tests.support.syncs import work_beside
 
 Making = Callable[[KeyJob], Answer]
@@ -81,8 +81,7 @@ async def keyed(worker: Worker, tmp_path: Path) -> AsyncIterator[tuple[Harness, 
 @asynccontextmanager
 async def begun(folder: Path, size: str = "1000") -> AsyncIterator[tuple[Harness, Peer]]:
     """A server, and a peer that publishes to a stream with keys."""
-    async with harness(folder) as server:
-        peer = await server.peer()
+    async with with_peer(folder) as (server, peer):
         await create(peer, size=size)
         await peer.declare("s")
         yield server, peer
@@ -189,8 +188,7 @@ async def test_after_a_restart_only_what_is_missing_is_made(
     files[2].write_bytes(b"no key file")
     del worker.jobs[:]
     caplog.clear()
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s")
         await trio.sleep(5)
         assert {job.base_offset for job in worker.jobs if job.is_sealed} == {0}
@@ -421,8 +419,7 @@ async def test_many_streams_with_keys_are_not_open_at_once(
     """Each log takes descriptors, which connections need, too."""
     monkeypatch.setattr(log_keeper, "LOGS_SHARE", 0)  # so that 8 are open at most
     names = [f"s{number}" for number in range(24)]
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         for number, name in enumerate(names):
             await create(peer, name, size="200")
             await peer.declare(name, number)
@@ -476,13 +473,12 @@ async def test_after_a_start_files_are_looked_at_for_the_figures(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(key_upkeep, "_FILES_AT_ONCE", at_once)
-    async with begun(tmp_path) as (server, peer):
+    async with begun(tmp_path) as (_, peer):
         await fill(peer, 0, 40)
         await trio.sleep(5)
         whole = await key_figures(peer)
     made = len(worker.jobs)
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         found = await key_figures(peer)
         if at_once == 2:
             await trio.sleep(5)  # the others are looked at beside everything else

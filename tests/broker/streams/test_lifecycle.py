@@ -27,7 +27,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_faults import BAD, GOOD, Faults, faults  # noqa: F401 - a fixture
 from tests.support import amqp
 from tests.support.held_work import delay_work, hold_work, is_flush
-from tests.support.server import OK, Harness, Peer, harness, inline
+from tests.support.server import OK, Harness, Peer, harness, inline, with_peer
 
 CLOSED_AFTER = 120  # seconds
 IN_THREAD = threads.in_thread  # a server in memory does without
@@ -36,8 +36,7 @@ NO_THREAD = StorageError("begin", "work in a thread", OSError(errno.EAGAIN, "try
 
 async def used(server: Harness, name: str) -> Peer:
     """A peer that has stored a message in a new stream and needs it no more."""
-    peer = await server.peer()
-    await peer.begin(name)
+    peer = await server.publisher(name, is_new=True)
     await peer.store([b"before"])
     assert await peer.code(c.DeletePublisher, 1) == OK
     return peer
@@ -155,8 +154,7 @@ async def test_a_bug_in_a_thread_is_no_shortage() -> None:
 
 @pytest.mark.parametrize("flush", ["interval", "always"])
 async def test_a_flush_waits_for_a_thread(tmp_path: Path, flush: str) -> None:
-    async with harness(tmp_path, flush=flush) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, flush=flush) as (server, peer):
         await peer.begin(GOOD)
         await peer.store([b"before"])
         with no_threads():
@@ -245,8 +243,7 @@ async def test_a_connection_that_cannot_be_ended_takes_no_answers_from_others(
     await server.peer()
     (other,) = server.server._running
     monkeypatch.setattr(other, "stop", fail)
-    peer = await server.peer()
-    await peer.begin(GOOD)
+    peer = await server.publisher(GOOD, is_new=True)
     await peer.store([b"before"])
     await trio.sleep(CLOSED_AFTER)
     delay_work(monkeypatch, 1)
@@ -340,8 +337,7 @@ async def test_a_bug_of_one_connection_leaves_the_stream_to_the_others(
 ) -> None:
     await peer.begin("s")
     await peer.store([b"first"])
-    reader = await server.peer()
-    await reader.subscribe("s")
+    reader = await server.consumer("s")
     assert await reader.bodies(1) == [b"first"]
     stream = server.host.find("s")
     stream.life.hold()
@@ -386,8 +382,7 @@ async def test_a_fault_while_old_segments_are_dropped_stays_with_its_stream(
 async def test_faults_of_one_stream_at_start_and_end_stay_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         for number, name in enumerate((BAD, GOOD), 1):
             await peer.begin(name, number)
             await peer.store([b"x"], 1, publisher_id=number)

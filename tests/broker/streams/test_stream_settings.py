@@ -11,7 +11,7 @@ from segments.policy import DEFAULT_TIER_SEGMENT_BYTES
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.auth.test_users import manage, must
-from tests.support.server import Harness, Peer, harness
+from tests.support.server import Harness, Peer, with_peer
 
 PRECONDITION = ResponseCode.PRECONDITION_FAILED
 
@@ -44,12 +44,10 @@ async def test_hold_from_the_next_chunk_on(server: Harness, peer: Peer) -> None:
 
 
 async def test_survive_a_restart_and_another_declaration(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         await peer.create("s", max_age="7D")
         await must(peer, "stream.set", stream="s", **{"max-age": "1h"})
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s")
         assert server.host.find("s").log.policy.max_age_ms == 3_600_000
         pairs = (Pair("max-age", "7D"),)
@@ -67,8 +65,7 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
     }
     (tmp_path / "tier").mkdir()
     tier = f"file://{tmp_path}/tier"
-    async with harness(tmp_path, tier=tier) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, tier=tier) as (server, peer):
         await peer.begin("s", stream_local_max_age="1D")
         assert server.host.find("s").log.policy == LogPolicy(
             max_segment_bytes=DEFAULT_TIER_SEGMENT_BYTES, local_max_age_ms=86_400_000
@@ -76,8 +73,7 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
         await must(peer, "stream.set", stream="s", **changed)
         policy = LogPolicy(tier=False, local_max_length_bytes=0, local_max_age_ms=7_200_000)
         assert server.host.find("s").log.policy == policy
-    async with harness(tmp_path, tier=tier) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, tier=tier) as (server, peer):
         assert await figures(peer) == changed
         await peer.declare("s")
         assert server.host.find("s").log.policy == policy

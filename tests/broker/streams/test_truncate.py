@@ -19,7 +19,7 @@ from streamd.wire.stream.fields import OffsetSpecification
 from tests.auth.test_users import manage, must
 from tests.support.held_work import before_work, delay_work, hold_work, is_flush, named
 from tests.support.http import Http
-from tests.support.server import OK, Harness, Peer, harness
+from tests.support.server import OK, Harness, Peer, harness, with_peer
 
 PRECONDITION = ResponseCode.PRECONDITION_FAILED
 
@@ -41,16 +41,14 @@ async def truncate(peer: Peer, **where: int) -> int:
 
 
 async def all_of(server: Harness, count: int) -> list[bytes]:
-    peer = await server.peer()
-    await peer.subscribe("s", credit=1_000)
+    peer = await server.consumer("s", credit=1_000)
     return await peer.bodies(count)
 
 
 @pytest.mark.parametrize("at", [0, 1, 4, 9, 10, 99])
 @pytest.mark.parametrize("size", ["1", "200", "1000000"])
 async def test_it_begins_there_and_after_a_restart(tmp_path: Path, at: int, size: str) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         bodies = await fill(peer, stream_max_segment_size_bytes=size)
         assert await truncate(peer, offset=at) == min(at, 10)
         await peer.store([b"more"], 11)
@@ -80,8 +78,7 @@ async def test_a_filtered_reader_too(server: Harness, peer: Peer) -> None:
     await peer.begin("s")
     for number in range(10):
         await peer.store([b"%d" % number], number + 1, values=[b"odd" if number % 2 else b"even"])
-    reader = await server.peer()
-    await reader.subscribe("s", credit=1, filter__0="odd")
+    reader = await server.consumer("s", credit=1, filter__0="odd")
     assert await reader.bodies(1) == [b"1"]
     assert await truncate(peer, offset=6) == 6
     await reader.send(c.Credit(1, 10))
@@ -102,13 +99,11 @@ async def test_by_time(server: Harness, peer: Peer) -> None:
 
 async def test_publishers_are_still_known(tmp_path: Path) -> None:
     """What they have sent is stored once, although the chunks that say so are gone."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         await peer.begin("s", reference="p")
         await peer.store([b"a", b"b"])
         assert await truncate(peer, offset=2) == 2
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s", reference="p")
         assert (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence == 2
         await peer.publish([b"b", b"c"], first_id=2)
@@ -131,8 +126,7 @@ async def test_while_others_publish_truncate_and_read(server: Harness, peer: Pee
             await truncate(other, offset=number)
 
     async def read(numbers: list[int]) -> None:
-        reader = await server.peer()
-        await reader.subscribe("s", credit=1)
+        reader = await server.consumer("s", credit=1)
         while not numbers or numbers[-1] != 59:
             numbers += map(int, (await reader.chunk()).bodies)
             await reader.send(c.Credit(1, 1))
@@ -265,8 +259,7 @@ async def test_it_waits_for_work_that_began_while_it_waited_for_its_turn(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(peer)
-    other = await server.peer()
-    await other.declare("s")
+    other = await server.publisher("s")
     stream = server.host.find("s")
     maintenance = stream.life.held.maintenance
     (old,) = stream.log.segments.shown
@@ -376,8 +369,7 @@ async def test_bad_places(peer: Peer, arguments: dict[str, str]) -> None:
 
 class TestStoredOffsets:
     async def test_listed_set_and_deleted(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await fill(peer)
             ask = partial(must, peer, stream="s")
             await peer.send(c.StoreOffset("a", "s", 3))
@@ -391,8 +383,7 @@ class TestStoredOffsets:
             assert await peer.code(c.QueryOffset, "a", "s") == ResponseCode.NO_OFFSET
             again = await manage(peer, "offset.delete", stream="s", name="a")
             assert (again.code, again.reason) == (PRECONDITION, "a has stored no offset in s")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             rows = await must(peer, "offset.list", stream="s")
             assert [row["name"] for row in rows] == ["b"]
 

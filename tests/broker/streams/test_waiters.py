@@ -91,8 +91,7 @@ async def test_a_large_chunk_behind_a_segment_with_little_left(
     monkeypatch.setattr(Reader, "catch_up", lambda _: None)  # no index tells what is left out
     limits = {"stream_max_segment_size_bytes": "1000", "stream_chunk_max_records": "1"}
     await peer.begin("s", **limits)
-    reader = await server.peer()
-    await reader.subscribe("s", NEXT, filter__0="v", stored_chunks=str(is_stored).lower())
+    reader = await server.consumer("s", NEXT, filter__0="v", stored_chunks=str(is_stored).lower())
     await peer.store([bytes(1_000), bytes(2 * SMALL_CHUNK)], 0, values=[b"nobody", b"v"])
     await peer.store([b"small"], 2, values=[b"v"])
     with trio.fail_after(5):

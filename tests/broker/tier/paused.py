@@ -153,8 +153,7 @@ async def _bodies(server: Harness, name: str) -> dict[int, bytes]:
         ]
     if not offsets:
         return {}
-    peer = await server.peer()
-    await peer.subscribe(name, FIRST, credit=500)
+    peer = await server.consumer(name, FIRST, credit=500)
     return dict(zip(offsets, await peer.bodies(len(offsets)), strict=True))
 
 

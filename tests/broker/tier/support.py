@@ -39,9 +39,13 @@ async def publisher(server: Harness, name: str = "s", **arguments: str) -> Peer:
     return peer
 
 
-async def confirmed_by_store(server: Harness, name: str = "s", **arguments: str) -> Peer:
-    """As `publisher`; the stream's messages are confirmed when the store has them."""
-    return await publisher(server, name, **({"stream_confirm": "store"} | arguments))
+async def confirmed_by_store(
+    server: Harness, name: str = "s", frames: int = 0, **arguments: str
+) -> Peer:
+    """As `publisher`; the store confirms the stream's messages, and has so many frames of them."""
+    peer = await publisher(server, name, **({"stream_confirm": "store"} | arguments))
+    await publish(peer, 0, frames)
+    return peer
 
 
 async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
@@ -152,8 +156,7 @@ async def all_of(
     server: Harness, name: str = "s", offset: OffsetSpecification = FIRST, seconds: float = 3
 ) -> list[bytes]:
     """All messages that a new consumer gets within some time."""
-    peer = await server.peer()
-    await peer.subscribe(name, offset, credit=1_000)
+    peer = await server.consumer(name, offset, credit=1_000)
     found: list[bytes] = []
     with trio.move_on_after(seconds):
         while True:
@@ -202,8 +205,9 @@ class Publishers:
         """Fill so many segments of each; bytes of them."""
         if not self._peers:
             for name in _STREAMS:
-                peer = await self._server.peer()
-                await peer.begin(name, stream_max_segment_size_bytes=str(LARGE_SEGMENT))
+                peer = await self._server.publisher(
+                    name, is_new=True, stream_max_segment_size_bytes=str(LARGE_SEGMENT)
+                )
                 self._peers.append(peer)
         for _ in range(segments * _FRAMES + (not self._frames)):  # one more seals it
             for peer in self._peers:

@@ -21,7 +21,7 @@ from streamd.broker.tier.identity import IDENTITY_FILE, Identity, begin_epoch
 from tests.broker.tier.support import passes, tier_of, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.logs import append
-from tests.support.server import fails_to_start, harness
+from tests.support.server import fails_to_start, with_peer
 
 A, B = Identity("a" * 16, 5, "1" * 16), Identity("b" * 16, 3, "2" * 16)
 
@@ -171,8 +171,7 @@ class TestEpochs:
 
     async def test_chunks_have_that_of_the_servers_start(self, tmp_path: Path) -> None:
         for start in itertools.count(1):
-            async with harness(tmp_path) as server:
-                peer = await server.peer()
+            async with with_peer(tmp_path) as (server, peer):
                 if start == 1:
                     await peer.create("s")
                 await peer.declare("s", reference="p")
@@ -196,8 +195,7 @@ class TestEpochs:
         async with tiered(tmp_path, store) as server:
             await passes(1)
             assert tier_of(server).ownership.identity.epoch == 71
-            peer = await server.peer()
-            await peer.begin("s")
+            peer = await server.publisher("s", is_new=True)
             await peer.store([b"x"])
             assert server.host.find("s").log.epoch == 71
         assert json.loads((tmp_path / IDENTITY_FILE).read_text())["epoch"] == 71

@@ -20,9 +20,7 @@ from tests.support.server import OK, Harness, Peer
 
 
 async def _publisher(server: Harness, name: str, publisher_id: int) -> Peer:
-    peer = await server.peer()
-    await peer.begin(name, publisher_id, stream_confirm="store")
-    return peer
+    return await server.publisher(name, publisher_id, is_new=True, stream_confirm="store")
 
 
 async def _status(server: Harness) -> TierStatus:

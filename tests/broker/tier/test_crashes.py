@@ -195,9 +195,12 @@ async def test_a_kill_at_any_point(
     recorder = Recorder(tmp_path / "data", tmp_path / "copies", store)
     with recorded(recorder, monkeypatch):
         async with tiered(recorder.data, store) as server:
-            peer = await server.peer()
-            await peer.begin(
-                "s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments
+            peer = await server.publisher(
+                "s",
+                is_new=True,
+                reference="p",
+                stream_max_segment_size_bytes=SEGMENT_BYTES,
+                **arguments,
             )
             await scenario(server, peer, recorder)
             recorder.is_on = False
@@ -238,8 +241,7 @@ async def _continues(
         await peer.declare("s", reference="p")
         sequence = (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence
         assert sequence == end
-        reader = await server.peer()
-        await reader.subscribe("s", credit=1_000)
+        reader = await server.consumer("s", credit=1_000)
         found = await _read(reader, end - first)
         assert found == bodies(first, end - first)
         await publish(peer, end, 11)

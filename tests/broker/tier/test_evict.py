@@ -33,8 +33,7 @@ def cold(log: Log) -> list[int]:
 
 
 async def reads_all(server: Harness, count: int) -> None:
-    reader = await server.peer()
-    await reader.subscribe("s", credit=1_000)
+    reader = await server.consumer("s", credit=1_000)
     assert await reader.bodies(count) == bodies(0, count)
 
 

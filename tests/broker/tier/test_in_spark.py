@@ -25,8 +25,7 @@ async def test_what_is_uploaded_is_read(
         "stream_local_max_length_bytes": SEGMENT_BYTES,
     }
     async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.begin(name, reference="p", **arguments)
+        peer = await server.publisher(name, is_new=True, reference="p", **arguments)
         await publish(peer, 0, 5)
         await passes(5)
         await peer.vanish()

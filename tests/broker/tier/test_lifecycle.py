@@ -339,8 +339,7 @@ async def test_a_manifest_that_is_not_of_this_log(tmp_path: Path, store: FakeSto
         await stored(server, 6)
     shutil.copytree(tmp_path / "a", tmp_path / "backup")
     async with tiered(tmp_path / "a", store) as server:
-        peer = await server.peer()
-        await peer.declare("s", reference="p")
+        peer = await server.publisher("s", reference="p")
         await publish(peer, 6 * A_FRAME, 20)
         await passes(5)
     before = set(store.objects)
@@ -348,8 +347,7 @@ async def test_a_manifest_that_is_not_of_this_log(tmp_path: Path, store: FakeSto
         await passes(30)
         alarm = server.host.alarms()["s"]
         assert "the tier has messages up to offset 500, the data folder only up to 120" in alarm
-        reader = await server.peer()
-        await reader.subscribe("s", credit=100)
+        reader = await server.consumer("s", credit=100)
         assert await reader.bodies(120) == bodies(0, 120)
         await passes(100)
         assert {key for key in before if is_of_stream(key)} == of_streams(store)

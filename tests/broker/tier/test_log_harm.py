@@ -144,8 +144,7 @@ async def test_streams_that_a_backup_lacks(
         assert await all_of(server, "uploaded") == bodies(0, stored)
         assert await all_of(server, "wal") == bodies(0, 40)
         for name in ("unused", "local", "wal", "uploaded"):
-            peer = await server.peer()
-            await peer.declare(name)
+            peer = await server.publisher(name)
             await peer.store([b"new"], first_id=1)
         async with server.host.find("local").opened() as log:
             assert log.next_offset > 1 << 40  # readers may have seen what it had

@@ -56,8 +56,7 @@ async def _is_whole(server: Harness, store: FakeStore, end: int = END) -> None:
     async with server.host.find("s").opened() as log:
         assert (log.segments.first_offset, log.next_offset) == (0, end)
         assert [one.base_offset for one in log.segments.shown if one.cold] == [0, 100, 200]
-    peer = await server.peer()
-    await peer.declare("s", reference="p")
+    peer = await server.publisher("s", reference="p")
     await publish(peer, end, 5)
     await passes(700)
     (life,) = [one for one in manifests(store) if one.stream.stream == "s"]

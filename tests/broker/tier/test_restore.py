@@ -29,7 +29,7 @@ from streamd.operations.errors import Refused
 from streamd.server import StartError
 from tests.broker.tier.support import held_of, tiered
 from tests.support.fake_store import Call, FakeStore, Kept, late_answers
-from tests.support.server import Harness, fails_to_start, harness
+from tests.support.server import Harness, fails_to_start, harness, with_peer
 from tests.support.tier_upload import upload_catalog, upload_snapshot, upload_stream
 
 TIER = {"tier": "s3://bucket/tier"}
@@ -45,8 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 
 async def _old_machine(folder: Path, store: FakeStore, names: tuple[str, ...] = ("s",)) -> None:
     """Publishes to streams; all of it is in the store then, and the machine is gone."""
-    async with harness(folder) as server:
-        peer = await server.peer()
+    async with with_peer(folder) as (_, peer):
         for number, name in enumerate(names):
             await peer.begin(name, number + 1, reference="pub", max_age="7D")
             await peer.store([b"%d" % n for n in range(10)], 1, number + 1)
@@ -81,8 +80,7 @@ async def test_a_new_machine_has_all_streams_and_goes_on(tmp_path: Path, store: 
     async with harness(tmp_path / "new", restore=True, **TIER) as server:
         assert server.host.names() == ["s", "t"]
         assert server.host.row("s").arguments["max-age"].seconds == 7 * 86_400
-        peer = await server.peer()
-        await peer.declare("s", 1, "pub")
+        peer = await server.publisher("s", 1, "pub")
         await peer.store([b"10", b"11"], 11)  # behind what is stored
         await peer.publish([b"again"], 3)  # what was stored before is not stored again
         assert await peer.confirmed(1) == [3]
@@ -101,8 +99,7 @@ async def test_of_two_machines_that_are_lost_each_goes_on_elsewhere(
     await _old_machine(tmp_path / "old", store)
     begins = []
     for number in range(3):
-        async with harness(tmp_path / f"{number}", restore=True, **TIER) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path / f"{number}", restore=True, **TIER) as (server, peer):
             await peer.declare("s", 1)
             await peer.store([b"%d" % number], 1)
             async with server.host.find("s").opened() as log:
@@ -125,8 +122,7 @@ async def test_streams_without_a_manifest_are_there_and_empty(
             async with server.host.find("unstored").opened() as log:
                 assert log.segments.num_lost == 0
                 begins.append(log.next_offset)
-            peer = await server.peer()
-            await peer.declare("unstored", 1)
+            peer = await server.publisher("unstored", 1)
             await peer.store([b"new"], 1)
         async with (
             harness(folder, **TIER) as server,
@@ -186,8 +182,7 @@ async def test_a_deleted_stream_stays_away(tmp_path: Path, store: FakeStore) -> 
 async def test_stored_offsets_and_sequences_are_those_of_the_store(
     tmp_path: Path, store: FakeStore
 ) -> None:
-    async with harness(tmp_path / "old") as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path / "old") as (server, peer):
         await peer.begin("s", 1, reference="pub")
         await peer.store([b"a", b"b"], 41)
         await server.host.find("s").set_offset("reader", 1)
@@ -300,8 +295,7 @@ async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -
     await trio.sleep(10)
     async with server.host.find("s").opened() as log:
         assert (log.segments.first_offset, log.segments.gaps.before(log.next_offset)) == (0, 10)
-    peer = await server.peer()
-    await peer.declare("s")
+    peer = await server.publisher("s")
     await peer.store([b"more"])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import trio
 
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, states_of, tiered
+from tests.broker.tier.support import A_FRAME, a_stream, bodies, publish, states_of, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.server import OK, Harness, Peer
 
@@ -14,8 +14,7 @@ _ALL = bodies(0, _FRAMES * A_FRAME)
 
 
 async def _work(server: Harness) -> None:
-    peer = await server.peer()
-    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES)
+    peer = await a_stream(server)
     for first in range(0, _FRAMES * A_FRAME, 4 * A_FRAME):
         await publish(peer, first, 4)
         await server.host.find("s").set_offset("reader", first)

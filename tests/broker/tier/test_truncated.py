@@ -30,8 +30,7 @@ def little_is_fetched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _fill(server: Harness, **more: str) -> Peer:
-    peer = await server.peer()
-    await peer.begin("s", reference="p", **_STREAM, **more)
+    peer = await server.publisher("s", is_new=True, reference="p", **_STREAM, **more)
     await publish(peer, 0, _FRAMES)
     await passes(5)
     assert server.host.find("s").log.segments.shown[0].cold is not None
@@ -40,8 +39,7 @@ async def _fill(server: Harness, **more: str) -> Peer:
 
 async def _begin(server: Harness, frames: int, spec: OffsetSpecification = FIRST) -> Peer:
     """A consumer that has taken some chunks."""
-    peer = await server.peer()
-    await peer.subscribe("s", spec, credit=frames)
+    peer = await server.consumer("s", spec, credit=frames)
     assert len(await peer.bodies(frames * A_FRAME)) == frames * A_FRAME
     return peer
 

@@ -176,8 +176,7 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
         stored = manifest_of(store, "s").next_offset
         assert 0 < stored < end
         async with tiered(tmp_path / "new", store, restore=True) as new:
-            other = await new.peer()
-            await other.declare("s", reference="q")
+            other = await new.publisher("s", reference="q")
             theirs = [b"another %08d" % number for number in range(300)]
             for at in range(0, 300, 20):
                 await other.store(theirs[at : at + 20], at + 1)

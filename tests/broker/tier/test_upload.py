@@ -138,8 +138,7 @@ async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path, store: 
     async with tiered(tmp_path, store) as server:
         await passes(60)
         assert store.count("put_file") == before
-        peer = await server.peer()
-        await peer.declare("s", reference="p")
+        peer = await server.publisher("s", reference="p")
         await publish(peer, 30 * A_FRAME, 10)
         await passes(5)
         has_all(store, "s", 7 * SEGMENT)
@@ -372,8 +371,7 @@ class TestFenced:
     ) -> None:
         async with tiered(tmp_path / "a", store) as server:
             peer = await a_stream(server)
-            other = await server.peer()
-            await other.begin("local", reference="q", stream_tier="false")
+            other = await server.publisher("local", is_new=True, reference="q", stream_tier="false")
             await publish(peer, 0, 8)
             await passes(5)
             take_over(store)
@@ -383,8 +381,7 @@ class TestFenced:
             await peer.publish([b"late"], 1_000)
             refused = await peer.expect(c.PublishError)
             assert {fault.code for fault in refused.faults} == {ResponseCode.STREAM_NOT_AVAILABLE}
-            reader = await server.peer()
-            await reader.subscribe("s", credit=100)
+            reader = await server.consumer("s", credit=100)
             assert await reader.bodies(160) == bodies(0, 160)
             await other.store([b"goes on"])
             alarm = server.host.alarms()["s"]

@@ -56,8 +56,7 @@ async def test_a_message_is_confirmed_and_shown_when_the_store_has_it(
     store: FakeStore, server: Harness
 ) -> None:
     peer = await confirmed_by_store(server)
-    reader = await server.peer()
-    await reader.subscribe("s")
+    reader = await server.consumer("s")
     store.fail(key=WAL_FOLDER, times=-1)
     await peer.publish([b"1"])
     await peer.silence(5)
@@ -148,8 +147,7 @@ async def test_a_log_that_was_looked_for_elsewhere_has_not_ended(tmp_path: Path)
 
 
 async def test_no_request_is_made_when_nothing_waits(store: FakeStore, server: Harness) -> None:
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    await confirmed_by_store(server, frames=1)
     await passes(5)
     before = store.count(name="create")
     await passes(1_000)
@@ -380,10 +378,8 @@ async def test_settings_are_those_of_the_latest_messages(
 
 async def test_offsets_are_as_they_were_answered(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path / "old", store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0))
-        reader = await server.peer()
-        await reader.subscribe("s")
+        peer = await confirmed_by_store(server, frames=1)
+        reader = await server.consumer("s")
         for name, offset in (("a", 3), ("b", 5), ("a", 7), ("gone", 1)):
             await reader.send(c.StoreOffset(name, "s", offset))
         answer = await reader.ask(c.QueryOffset, "a", "s")
@@ -409,8 +405,7 @@ async def test_offsets_are_as_they_were_answered(tmp_path: Path, store: FakeStor
 async def test_an_opening_that_fails_loses_no_offset(
     tmp_path: Path, store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    peer = await confirmed_by_store(server, frames=1)
     stream = server.host.find("s")
     async with stream.opened():
         await stream.set_offset("a", 9)
@@ -426,8 +421,7 @@ async def test_an_opening_that_fails_loses_no_offset(
 
 async def test_a_stream_that_was_deleted_stays_so(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path / "old", store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0))
+        peer = await confirmed_by_store(server, frames=1)
         assert await peer.code(c.Delete, "s") == OK
         await passes(5)
         peer = await confirmed_by_store(server)
@@ -507,8 +501,7 @@ async def test_a_slot_that_is_damaged_is_not_the_end(tmp_path: Path, number: int
 async def test_files_of_another_time_are_not_gone_on_from(tmp_path: Path, store: FakeStore) -> None:
     """A backup was put there, and the log has been shortened since: messages are missing."""
     async with tiered(tmp_path / "old", store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0), 1)
+        peer = await confirmed_by_store(server, frames=1)
         shutil.copytree(tmp_path / "old", tmp_path / "backup")
         await peer.store(bodies(20), 21)
         await tier_of(server).confirms.shorten()
@@ -527,8 +520,7 @@ async def test_a_server_that_was_taken_over_confirms_nothing(tmp_path: Path) -> 
     for number in range(6):
         store, folder = FakeStore(), tmp_path / f"{number}"
         async with tiered(folder / "old", store) as old:
-            peer = await confirmed_by_store(old)
-            await peer.store(bodies(0))
+            peer = await confirmed_by_store(old, frames=1)
             with late_answers(store):
                 count = 0
 
@@ -555,7 +547,7 @@ async def test_a_server_that_was_taken_over_confirms_nothing(tmp_path: Path) -> 
 
 async def test_a_fence_is_never_deleted(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
-        await (await confirmed_by_store(server)).store(bodies(0))
+        await confirmed_by_store(server, frames=1)
     async with tiered(tmp_path, store) as server:
         await passes(30)
         await (await confirmed_by_store(server)).store(bodies(20), 21)
@@ -600,8 +592,7 @@ async def test_confirming_is_changed_while_it_runs(
 ) -> None:
     """Each time all that was confirmed under the new rule is where that says."""
     number = 0
-    peer = await server.peer()
-    await peer.begin("s", reference="p")
+    peer = await server.publisher("s", is_new=True, reference="p")
     for where in ("store", "local", "store", "local", "store"):
         await peer.publish(bodies(number, 3), number + 1)
         await server.host.settings.set_arguments("s", [(CONFIRM, where)])
@@ -617,8 +608,7 @@ async def test_confirming_is_changed_while_it_runs(
 async def test_offsets_go_along_with_changes(tmp_path: Path, store: FakeStore) -> None:
     """Those that this machine alone had are stored; later ones of its own are not undone."""
     async with tiered(tmp_path / "old", store) as server:
-        peer = await server.peer()
-        await peer.begin("s", reference="p")
+        peer = await server.publisher("s", is_new=True, reference="p")
         await peer.store(bodies(0))
         stream = server.host.find("s")
         async with stream.opened():
@@ -644,8 +634,7 @@ async def test_a_stream_that_was_confirmed_by_the_store_needs_its_log(tmp_path: 
     """It confirms on its own now; what was confirmed before may be in the store alone."""
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0))
+        await confirmed_by_store(server, frames=1)
         await server.host.settings.set_arguments("s", [(CONFIRM, "local")])
         shutil.copytree(tmp_path, f"{tmp_path}-copy")
     (segment,) = Path(f"{tmp_path}-copy").glob("streams/*/*/*.segment")

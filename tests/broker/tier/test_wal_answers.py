@@ -50,8 +50,7 @@ async def test_an_offset_that_only_the_disk_has_is_answered_when_the_store_has_i
 ) -> None:
     """It was stored before the start, and never answered."""
     async with tiered(tmp_path, store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0))
+        await confirmed_by_store(server, frames=1)
         store.fail(key=WAL_FOLDER, times=-1)
         await _store_offset(server, 3)
     store.heal()
@@ -88,8 +87,7 @@ async def test_what_was_uploaded_and_has_left_the_disk_needs_no_slot(tmp_path: P
     async with tiered(tmp_path, store, tier_roll_seconds=1) as server:
         arguments = {"stream_max_segment_size_bytes": "2000"}
         arguments["stream_local_max_length_bytes"] = "3000"
-        peer = await confirmed_by_store(server, **arguments)
-        await peer.store(bodies(0))
+        peer = await confirmed_by_store(server, **arguments, frames=1)
         await _change(server, "local")
         for first in range(20, 400, 20):
             await peer.store(bodies(first), first + 1)
@@ -127,8 +125,7 @@ async def test_offsets_of_each_time_in_between_go_along(
     tmp_path: Path, store: FakeStore, server: Harness
 ) -> None:
     """Also the second time that the store is to confirm."""
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    await confirmed_by_store(server, frames=1)
     await _change(server, "local")
     await _store_offset(server, 7)
     await _change(server, "store")
@@ -139,8 +136,7 @@ async def test_offsets_of_each_time_in_between_go_along(
 
 async def test_a_stream_is_marked_each_time(tmp_path: Path, server: Harness) -> None:
     """The mark went when its log was opened to be confirmed by this machine."""
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    peer = await confirmed_by_store(server, frames=1)
     await _change(server, "local")
     await passes(1_000)
     assert not server.host.find("s").is_open

@@ -92,7 +92,7 @@ async def test_an_end_that_the_store_does_not_know_is_not_answered(
 async def _ended_unread(folder: Path, store: FakeStore) -> AsyncIterator[Harness]:
     """A server that has begun anew, and deleted s before it could read what logs have of it."""
     async with tiered(folder, store) as server:
-        await (await confirmed_by_store(server)).store(bodies(0))
+        await confirmed_by_store(server, frames=1)
     store.fail(key=WAL_FOLDER, times=-1)
     async with tiered(folder, store) as server:
         assert await (await server.peer()).code(c.Delete, "s") == AWAY
@@ -103,7 +103,7 @@ async def _ended_unread(folder: Path, store: FakeStore) -> AsyncIterator[Harness
 async def _ended_unread(folder: Path, store: FakeStore) -> AsyncIterator[Harness]:
     """A server that has begun anew, and deleted s before it could read what logs have of it."""
     async with tiered(folder, store) as server:
-        await (await confirmed_by_store(server)).store(bodies(0))
+        await confirmed_by_store(server, frames=1)
     store.fail(key=WAL_FOLDER, times=-1)
     async with tiered(folder, store) as server:
         assert await (await server.peer()).code(c.Delete, "s") == AWAY
@@ -126,7 +126,7 @@ async def test_an_end_that_no_slot_has_when_the_server_ends_is_said_at_the_next_
 ) -> None:
     """Of a stream of which only the log has something."""
     async with tiered(tmp_path, store) as server:
-        await (await confirmed_by_store(server)).store(bodies(0))
+        await confirmed_by_store(server, frames=1)
         store.fail(times=-1)
         assert await (await server.peer()).code(c.Delete, "s") == AWAY
     store.heal()
@@ -219,8 +219,7 @@ async def test_a_deletion_that_the_catalog_refuses_is_not_told_as_done(
     def refuse(*_: object) -> None:
         raise CatalogError("database or disk is full")
 
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    await confirmed_by_store(server, frames=1)
     store.fail(times=-1)
     monkeypatch.setattr(Transaction, "remove_streams", refuse)
     with trio.fail_after(5):
@@ -232,8 +231,7 @@ async def test_a_deletion_that_the_catalog_refuses_is_not_told_as_done(
 async def test_nobody_waits_for_ever_for_a_store_that_is_away(
     store: FakeStore, server: Harness
 ) -> None:
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    peer = await confirmed_by_store(server, frames=1)
     store.fail(key=WAL_FOLDER, times=-1)
     await peer.publish([b"1"], 21)
     stream = server.host.find("s")
@@ -271,8 +269,7 @@ async def test_offsets_that_were_forgotten_here_do_not_come_back(
 ) -> None:
     """Nor do those of before the stream was confirmed by this machine again."""
     async with tiered(tmp_path, store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0))
+        await confirmed_by_store(server, frames=1)
         stream = server.host.find("s")
         async with stream.opened():
             await stream.set_offset("a", 3)
@@ -295,8 +292,7 @@ async def test_offsets_that_were_forgotten_here_do_not_come_back(
 async def test_what_is_published_while_a_stream_leaves_the_store_is_confirmed(
     server: Harness,
 ) -> None:
-    peer = await confirmed_by_store(server)
-    await peer.store(bodies(0))
+    peer = await confirmed_by_store(server, frames=1)
     for number in range(20, 200, 20):
         await peer.publish(bodies(number), number + 1)
         await _change(server, "local" if number % 40 else "store")

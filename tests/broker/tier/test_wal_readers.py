@@ -81,10 +81,8 @@ async def _uploaded(server: Harness) -> None:
 
 async def test_a_reader_is_seconds_behind(tmp_path: Path, store: FakeStore) -> None:
     async with _beside(tmp_path, store, frames=1) as (_, peer, reading):
-        reader = await reading.peer()
-        await reader.subscribe("s", credit=1_000)
-        late = await reading.peer()
-        await late.subscribe("s", NEXT, credit=1_000)
+        reader = await reading.consumer("s", credit=1_000)
+        late = await reading.consumer("s", NEXT, credit=1_000)
         assert await reader.bodies(20) == bodies(0)
         for first in range(20, 200, 20):
             await peer.store(bodies(first), first + 1)
@@ -103,8 +101,7 @@ async def test_a_reader_is_seconds_behind(tmp_path: Path, store: FakeStore) -> N
 async def _writing(folder: Path, store: FakeStore) -> AsyncIterator[Peer]:
     """A publisher, whose first messages are in a segment in the store."""
     async with tiered(folder / "writer", store) as server:
-        peer = await confirmed_by_store(server)
-        await peer.store(bodies(0))
+        peer = await confirmed_by_store(server, frames=1)
         await _uploaded(server)
         yield peer
 
@@ -137,8 +134,7 @@ async def test_what_is_uploaded_is_shown_from_its_segment(tmp_path: Path, store:
     async with _beside(tmp_path, store, frames=1) as (server, peer, reading):
         readers = []
         for credit in (1, 2, 3, 5, 1_000):
-            reader = await reading.peer()
-            await reader.subscribe("s", credit=credit)
+            reader = await reading.consumer("s", credit=credit)
             readers.append(reader)
         for first in range(20, 400, 20):
             await peer.store(bodies(first), first + 1)
@@ -189,8 +185,7 @@ async def test_a_log_that_is_opened_has_all_of_it(tmp_path: Path, store: FakeSto
                 assert figures is not None
                 assert (figures.first_offset, figures.next_offset) == (0, first + 20)
                 assert figures.num_chunks == 1 + first // 20
-            reader = await reading.peer()
-            await reader.subscribe("s", filter__1="y", credit=100)
+            reader = await reading.consumer("s", filter__1="y", credit=100)
             assert await reader.bodies(20) == bodies(20)
             assert not stream.log.report.losses
             await peer.store(bodies(100), 101, values=[b"y"] * 20)
@@ -248,8 +243,7 @@ async def test_another_server_takes_over(tmp_path: Path, store: FakeStore) -> No
         await confirmed_by_store(server)
         await passes(5)
     async with _reading(tmp_path, store) as reading:
-        reader = await reading.peer()
-        await reader.subscribe("s", credit=1_000)
+        reader = await reading.consumer("s", credit=1_000)
         for machine in range(1, 4):
             async with tiered(tmp_path / f"{machine}", store, restore=True) as server:
                 peer = await confirmed_by_store(server)
@@ -267,8 +261,7 @@ async def test_a_stream_is_deleted_and_created_again(tmp_path: Path, store: Fake
     async with _beside(tmp_path, store, frames=1) as (server, first, reading):
         peer = first
         for number, is_stored in enumerate((False, True, False)):
-            reader = await reading.peer()
-            await reader.subscribe("s", credit=100)
+            reader = await reading.consumer("s", credit=100)
             assert await reader.bodies(20) == bodies(100 * number)
             if is_stored:
                 await _uploaded(server)
@@ -287,8 +280,7 @@ async def test_a_stream_is_deleted_and_created_again(tmp_path: Path, store: Fake
 async def test_a_stream_is_confirmed_in_another_way(tmp_path: Path, store: FakeStore) -> None:
     number = 0
     async with _beside(tmp_path, store, frames=0) as (server, peer, reading):
-        reader = await reading.peer()
-        await reader.subscribe("s", credit=1_000)
+        reader = await reading.consumer("s", credit=1_000)
         for confirm in ("store", "local", "store", "local", "store"):
             await server.host.settings.set_arguments("s", [("stream-confirm", confirm)])
             for _ in range(3):
@@ -323,8 +315,7 @@ async def test_a_slot_that_is_damaged_is_not_passed_over(tmp_path: Path, store: 
 
 async def test_a_store_that_is_away_is_asked_again(tmp_path: Path, store: FakeStore) -> None:
     async with _beside(tmp_path, store, frames=0) as (_, peer, reading):
-        reader = await reading.peer()
-        await reader.subscribe("s", credit=1_000)
+        reader = await reading.consumer("s", credit=1_000)
         await peer.store(bodies(0))
         store.fail(times=-1)
         await passes(20)

@@ -73,10 +73,8 @@ async def test_an_empty_store_is_waited_on_and_never_taken(
     tier = _tier_in(right)
     store.objects = {}
     async with tiered(tmp_path, store) as server:
-        reader = await server.peer()
-        await reader.subscribe("s", FIRST, credit=1_000)
-        peer = await server.peer()
-        await peer.declare("s", reference="p")
+        reader = await server.consumer("s", FIRST, credit=1_000)
+        peer = await server.publisher("s", reference="p")
         end = await publish(peer, _END, 20)  # publishing goes on
         await passes(300)
         assert tier_of(server).ownership.state is TierState.AWAY
@@ -117,8 +115,7 @@ async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> 
         assert json.loads((tmp_path / IDENTITY_FILE).read_text())["tier"] == tier
         assert manifest_of(store, "t").next_offset >= 15 * A_FRAME
         assert not [key for key in store.objects if "/s~" in key]
-        reader = await server.peer()
-        await reader.subscribe("s", FIRST, credit=1_000)
+        reader = await server.consumer("s", FIRST, credit=1_000)
         with trio.move_on_after(600) as limit:
             await reader.chunk()
         assert limit.cancelled_caught
@@ -238,8 +235,7 @@ async def test_a_manifest_older_than_its_copy_is_left_alone(tmp_path: Path) -> N
         if first == 2 * _END:
             newest, store.objects[key] = store.objects[key], older
         async with tiered(tmp_path, store) as server:
-            peer = await server.peer()
-            await peer.declare("s", reference="p")
+            peer = await server.publisher("s", reference="p")
             await publish(peer, first, 20)
             await passes(60)
         assert (store.objects[key] is older) == (first == 2 * _END)
