@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from streamd import patterns
-from streamd.auth.users import Rights
 from streamd.broker.declared.rows import PermissionRow
 from streamd.operations.errors import Refused
-from streamd.operations.rights import Right
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth.test_users import manage
@@ -198,18 +196,3 @@ def test_patterns_mean_what_they_mean_elsewhere(pattern: str, name: str) -> None
     except re.error:
         return
     assert patterns.matches(pattern, name) is expected
-
-
-async def test_rights_are_checked_on_the_name_that_is_used(server: Harness) -> None:
-    directory = server.server.directory
-    await directory.put_user("ada", b"guest")
-    await directory.put_permission(PermissionRow("ada", "/", "^s$", "^s$", "^s$"))
-    account = directory.account("ada")
-    assert account is not None
-    rights = Rights(directory, account, "/")
-    assert [rights.allows(Right.READ, name) for name in ("s", "s\n", "\ns", "s ")] == [
-        True,
-        False,
-        False,
-        False,
-    ]

@@ -65,10 +65,9 @@ def routes(server: Harness) -> set[str]:
     return {f"{verb} {route.path}" for route in app.routes for verb in route.methods - {"HEAD"}}
 
 
-async def test_every_path_is_in_the_table(tmp_path: Path) -> None:
-    async with world(tmp_path) as server:
-        listed = [*n.HTTP, *n.HTTP_WITHOUT_NEEDS, *n.HTTP_OF_A_HOST, *n.HTTP_WITHOUT_LOGIN]
-        assert sorted(listed) == sorted(routes(server))
+async def test_every_path_is_in_the_table(server: Harness) -> None:
+    listed = [*n.HTTP, *n.HTTP_WITHOUT_NEEDS, *n.HTTP_OF_A_HOST, *n.HTTP_WITHOUT_LOGIN]
+    assert sorted(listed) == sorted(routes(server))
 
 
 # -- a server with something in it
@@ -100,6 +99,12 @@ async def world(folder: Path) -> AsyncIterator[Harness]:
             await directory.put_user(name, b"guest", ["management"])
         await directory.put_permission(PermissionRow("bob", "hidden", "", "", ""))
         yield server
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with world(tmp_path) as running:
+        yield running
 
 
 async def allow(server: Harness, found: Iterable[tuple[Right, str]], host: str = "/") -> None:
@@ -185,68 +190,61 @@ async def asks(peer: Peer, kind: type[Any], *fields: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", n.STREAM, ids=lambda kind: kind.__name__)
-async def test_commands(tmp_path: Path, kind: type[Any]) -> None:
+async def test_commands(server: Harness, kind: type[Any]) -> None:
     case = n.STREAM[kind]
-    async with world(tmp_path) as server:
-        await allow(server, [])
-        peer = await server.peer(user="ada")
-        ask = partial(asks, peer, kind, *case.fields)
-        await check(server, case, ask, changes=kind in CHANGING)
+    await allow(server, [])
+    peer = await server.peer(user="ada")
+    ask = partial(asks, peer, kind, *case.fields)
+    await check(server, case, ask, changes=kind in CHANGING)
 
 
 @pytest.mark.parametrize("operation", n.MANAGE)
-async def test_operations(tmp_path: Path, operation: str) -> None:
+async def test_operations(server: Harness, operation: str) -> None:
     case = n.MANAGE[operation]
-    async with world(tmp_path) as server:
-        await allow(server, [])
-        peer = await server.peer(user="ada")
-        ask = partial(asks, peer, c.Manage, operation, case.fields)
-        is_of_the_catalog = not operation.endswith("list") and operation not in n.OF_A_LOG
-        await check(server, case, ask, changes=is_of_the_catalog)
+    await allow(server, [])
+    peer = await server.peer(user="ada")
+    ask = partial(asks, peer, c.Manage, operation, case.fields)
+    is_of_the_catalog = not operation.endswith("list") and operation not in n.OF_A_LOG
+    await check(server, case, ask, changes=is_of_the_catalog)
 
 
-async def test_the_tag_monitoring_is_enough_to_look_at_the_tier(tmp_path: Path) -> None:
-    async with world(tmp_path) as server:
-        await allow(server, [])
-        await server.server.directory.put_user("ada", tags=["monitoring"])
-        peer = await server.peer(user="ada")
-        refused = {op: await asks(peer, c.Manage, op, n.MANAGE[op].fields) for op in n.OF_THE_TIER}
-        assert {op for op, is_refused in refused.items() if not is_refused} == {"tier.status"}
+async def test_the_tag_monitoring_is_enough_to_look_at_the_tier(server: Harness) -> None:
+    await allow(server, [])
+    await server.server.directory.put_user("ada", tags=["monitoring"])
+    peer = await server.peer(user="ada")
+    refused = {op: await asks(peer, c.Manage, op, n.MANAGE[op].fields) for op in n.OF_THE_TIER}
+    assert {op for op, is_refused in refused.items() if not is_refused} == {"tier.status"}
 
 
 @pytest.mark.parametrize("kind", n.STREAM, ids=lambda kind: kind.__name__)
-async def test_commands_in_another_virtual_host(tmp_path: Path, kind: type[Any]) -> None:
+async def test_commands_in_another_virtual_host(server: Harness, kind: type[Any]) -> None:
     """All rights in one virtual host do nothing to what has the same name in another one."""
-    async with world(tmp_path) as server:
-        before = state(server)
-        await allow(server, [])
-        rows = [PermissionRow("ada", "/", "", "", ""), PermissionRow("ada", "hidden", *[".*"] * 3)]
-        for row in rows:
-            await server.server.directory.put_permission(row)
-        peer = await server.peer(user="ada", virtual_host="hidden")
-        await peer.ask(kind, *n.STREAM[kind].fields)
-        for part in ("streams", "exchanges", "bindings"):
-            found, was = state(server)[part], before[part]
-            if part == "streams":
-                found, was = (
-                    [row for row in rows if row.virtual_host == "/"] for rows in (found, was)
-                )
-            else:
-                found, was = found["/"], was["/"]
-            assert found == was
+    before = state(server)
+    await allow(server, [])
+    rows = [PermissionRow("ada", "/", "", "", ""), PermissionRow("ada", "hidden", *[".*"] * 3)]
+    for row in rows:
+        await server.server.directory.put_permission(row)
+    peer = await server.peer(user="ada", virtual_host="hidden")
+    await peer.ask(kind, *n.STREAM[kind].fields)
+    for part in ("streams", "exchanges", "bindings"):
+        found, was = state(server)[part], before[part]
+        if part == "streams":
+            found, was = ([row for row in rows if row.virtual_host == "/"] for rows in (found, was))
+        else:
+            found, was = found["/"], was["/"]
+        assert found == was
 
 
-async def test_an_offset_is_not_stored_without_the_right(tmp_path: Path) -> None:
-    async with world(tmp_path) as server:
-        reader = await server.peer()
-        await allow(server, [])
-        peer = await server.peer(user="ada")
-        await peer.send(c.StoreOffset("r", "s", 7))
-        await peer.code(c.QueryOffset, "r", "s")  # carried out after it
-        assert await reader.code(c.QueryOffset, "r", "s") == ResponseCode.NO_OFFSET
-        await allow(server, [(Right.READ, "s")])
-        await peer.send(c.StoreOffset("r", "s", 7))
-        assert await peer.code(c.QueryOffset, "r", "s") == OK
+async def test_an_offset_is_not_stored_without_the_right(server: Harness) -> None:
+    reader = await server.peer()
+    await allow(server, [])
+    peer = await server.peer(user="ada")
+    await peer.send(c.StoreOffset("r", "s", 7))
+    await peer.code(c.QueryOffset, "r", "s")  # carried out after it
+    assert await reader.code(c.QueryOffset, "r", "s") == ResponseCode.NO_OFFSET
+    await allow(server, [(Right.READ, "s")])
+    await peer.send(c.StoreOffset("r", "s", 7))
+    assert await peer.code(c.QueryOffset, "r", "s") == OK
 
 
 # -- AMQP 0-9-1
@@ -274,20 +272,19 @@ async def asks_amqp(peer: amqp.AmqpPeer, method: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", n.AMQP)
-async def test_methods(tmp_path: Path, name: str) -> None:
+async def test_methods(server: Harness, name: str) -> None:
     case = n.AMQP[name]
     changes = name.startswith(("Queue", "Exchange")) and not name.endswith(("passive", "Purge"))
-    async with world(tmp_path) as server:
-        await allow(server, [])
-        peers: list[amqp.AmqpPeer] = []
+    await allow(server, [])
+    peers: list[amqp.AmqpPeer] = []
 
-        async def ask() -> bool:
-            peer = amqp.connect(server)
-            await peer.log_in(user="ada")
-            peers.append(peer)
-            return await asks_amqp(peer, case.fields)
+    async def ask() -> bool:
+        peer = amqp.connect(server)
+        await peer.log_in(user="ada")
+        peers.append(peer)
+        return await asks_amqp(peer, case.fields)
 
-        await check(server, case, ask, changes=changes)
+    await check(server, case, ask, changes=changes)
 
 
 # -- AMQP 1.0
@@ -310,16 +307,15 @@ async def asks_amqp10(peer: amqp10.Amqp10Peer, asked: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", n.AMQP10)
-async def test_links(tmp_path: Path, name: str) -> None:
+async def test_links(server: Harness, name: str) -> None:
     case = n.AMQP10[name]
-    async with world(tmp_path) as server:
-        await allow(server, [])
+    await allow(server, [])
 
-        async def ask() -> bool:
-            peer = await amqp10.open_peer(server, user="ada")
-            return await asks_amqp10(peer, case.fields)
+    async def ask() -> bool:
+        peer = await amqp10.open_peer(server, user="ada")
+        return await asks_amqp10(peer, case.fields)
 
-        await check(server, case, ask, changes=not name.startswith("Attach"))
+    await check(server, case, ask, changes=not name.startswith("Attach"))
 
 
 # -- HTTP
@@ -341,210 +337,200 @@ NAMES = {
 }
 
 
+async def path_to(server: Harness, route: str) -> str:
+    """The path of a request about what there is in the world; a connection is made for it."""
+    name = NAMES.get(route, "s")
+    if "connections" in route and "{name}" in route:
+        await server.peer()
+        await wait_all_tasks_blocked()  # it is open before it is listed
+        (connection,) = server.server.connections
+        name = connection.name.replace(" ", "%20")
+    path = path_of(route.split()[1], name)
+    return path.replace("%2F", "hidden") if "permissions" in route else path
+
+
 @pytest.mark.parametrize("route", n.HTTP)
-async def test_paths(tmp_path: Path, route: str) -> None:
-    case, (verb, template) = n.HTTP[route], route.split()
-    async with world(tmp_path) as server:
-        http, name = Http(server), NAMES.get(route, "s")
-        if "connections" in route and "{name}" in route:
-            await server.peer()
-            await wait_all_tasks_blocked()  # it is open before it is listed
-            (connection,) = server.server.connections
-            name = connection.name.replace(" ", "%20")
-        path = path_of(template, name)
-        if "permissions" in route:
-            path = path.replace("%2F", "hidden")
-        await allow(server, [])
+async def test_paths(server: Harness, route: str) -> None:
+    case, verb = n.HTTP[route], route.split(maxsplit=1)[0]
+    http, path = Http(server), await path_to(server, route)
+    await allow(server, [])
 
-        async def ask() -> bool:
-            answer = await http.ask(verb, path, case.fields, "ada", "guest")
-            assert answer.status_code < 500, answer.text
-            assert answer.status_code != 404, answer.text
-            return answer.status_code == UNAUTHORIZED
+    async def ask() -> bool:
+        answer = await http.ask(verb, path, case.fields, "ada", "guest")
+        assert answer.status_code < 500, answer.text
+        assert answer.status_code != 404, answer.text
+        return answer.status_code == UNAUTHORIZED
 
-        is_of_the_catalog = verb != "GET" and not re.search(
-            "connections|tracking|truncate|tier|publish|/get", path
-        )
-        await check(server, case, ask, changes=is_of_the_catalog)
+    is_of_the_catalog = verb != "GET" and not re.search(
+        "connections|tracking|truncate|tier|publish|/get", path
+    )
+    await check(server, case, ask, changes=is_of_the_catalog)
 
 
 @pytest.mark.parametrize("route", sorted(n.HTTP_OF_A_HOST | n.HTTP_WITHOUT_NEEDS))
-async def test_paths_show_what_the_caller_may_see(tmp_path: Path, route: str) -> None:
+async def test_paths_show_what_the_caller_may_see(server: Harness, route: str) -> None:
     """Nothing of other virtual hosts, not even that there is one, and no paths of the server."""
     _, template = route.split()
-    async with world(tmp_path) as server:
-        http, path = Http(server), path_of(template, NAMES.get(route, "s"))
-        await server.peer(virtual_host="hidden", connection_name="secret")
-        broker = server.server.broker
-        for stream in (broker.virtual_hosts["hidden"].find("secret-stream"), server.host.find("s")):
-            await stream.ready()
-            stream.life.held.writer.failure = "/secret/path: the disk is broken"
-        await allow(server, [])
+    http, path = Http(server), path_of(template, NAMES.get(route, "s"))
+    await server.peer(virtual_host="hidden", connection_name="secret")
+    broker = server.server.broker
+    for stream in (broker.virtual_hosts["hidden"].find("secret-stream"), server.host.find("s")):
+        await stream.ready()
+        stream.life.held.writer.failure = "/secret/path: the disk is broken"
+    await allow(server, [])
+    answer = await http.ask("GET", path, None, "ada", "guest")
+    assert answer.status_code in (200, 503), answer.text
+    assert "secret" not in answer.text
+    assert "hidden" not in answer.text
+    if route in n.HTTP_OF_A_HOST:
+        hidden = await http.ask("GET", path.replace("%2F", "hidden"), None, "ada", "guest")
+        missing = await http.ask("GET", path.replace("%2F", "missing"), None, "ada", "guest")
+        assert hidden.status_code == missing.status_code == UNAUTHORIZED
+        await server.server.directory.remove_permission("ada", "/")  # meanwhile
         answer = await http.ask("GET", path, None, "ada", "guest")
-        assert answer.status_code in (200, 503), answer.text
-        assert "secret" not in answer.text
-        assert "hidden" not in answer.text
-        if route in n.HTTP_OF_A_HOST:
-            hidden = await http.ask("GET", path.replace("%2F", "hidden"), None, "ada", "guest")
-            missing = await http.ask("GET", path.replace("%2F", "missing"), None, "ada", "guest")
-            assert hidden.status_code == missing.status_code == UNAUTHORIZED
-            await server.server.directory.remove_permission("ada", "/")  # meanwhile
-            answer = await http.ask("GET", path, None, "ada", "guest")
-            assert answer.status_code == UNAUTHORIZED
-        full = await http.ask("GET", path)
-        assert full.status_code in (200, 503)
+        assert answer.status_code == UNAUTHORIZED
+    full = await http.ask("GET", path)
+    assert full.status_code in (200, 503)
 
 
 # -- what goes on when rights go
 
 
-async def test_a_right_that_goes_ends_reading_and_publishing_at_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as server:
-        await allow(server, [(Right.READ, "s"), (Right.WRITE, "s"), (Right.WRITE, "super-0")])
-        publisher, consumer = await server.peer(user="ada"), await server.peer(user="ada")
-        await publisher.declare("s")
-        await publisher.declare("super-0", publisher_id=2)
-        await consumer.subscribe("s")
-        await publisher.store([b"seen"])
-        assert await consumer.bodies(1) == [b"seen"]
-        await allow(server, [(Right.WRITE, "super-0")])
-        for peer in (publisher, consumer):
-            with trio.fail_after(1):
-                update = await peer.expect(c.MetadataUpdate)
-            assert (update.code, update.stream) == (ResponseCode.STREAM_NOT_AVAILABLE, "s")
-        await publisher.send(frame([b"late"], 2))
-        (fault,) = (await publisher.expect(c.PublishError)).faults
-        assert fault.code == ResponseCode.PUBLISHER_DOES_NOT_EXIST
-        guest = await server.peer()
-        await guest.declare("s")
-        await guest.store([b"hidden"])
-        await consumer.silence()
-        await publisher.store([b"still"], publisher_id=2)
-
-
-async def test_a_right_that_goes_ends_consumers_of_amqp_at_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as server:
-        await allow(server, [(Right.READ, "s")])
-        peer = amqp.connect(server)
-        await peer.log_in(user="ada")
-        await peer.open()
-        await peer.consume("s")
-        before = trio.current_time()
-        await server.server.directory.remove_permission("ada", "/")
+async def test_a_right_that_goes_ends_reading_and_publishing_at_once(server: Harness) -> None:
+    await allow(server, [(Right.READ, "s"), (Right.WRITE, "s"), (Right.WRITE, "super-0")])
+    publisher, consumer = await server.peer(user="ada"), await server.peer(user="ada")
+    await publisher.declare("s")
+    await publisher.declare("super-0", publisher_id=2)
+    await consumer.subscribe("s")
+    await publisher.store([b"seen"])
+    assert await consumer.bodies(1) == [b"seen"]
+    await allow(server, [(Right.WRITE, "super-0")])
+    for peer in (publisher, consumer):
         with trio.fail_after(1):
-            await peer.expect(m.BasicCancel)
-        assert trio.current_time() == before
+            update = await peer.expect(c.MetadataUpdate)
+        assert (update.code, update.stream) == (ResponseCode.STREAM_NOT_AVAILABLE, "s")
+    await publisher.send(frame([b"late"], 2))
+    (fault,) = (await publisher.expect(c.PublishError)).faults
+    assert fault.code == ResponseCode.PUBLISHER_DOES_NOT_EXIST
+    guest = await server.publisher("s")
+    await guest.store([b"hidden"])
+    await consumer.silence()
+    await publisher.store([b"still"], publisher_id=2)
+
+
+async def test_a_right_that_goes_ends_consumers_of_amqp_at_once(server: Harness) -> None:
+    await allow(server, [(Right.READ, "s")])
+    peer = await amqp.open_peer(server, user="ada")
+    await peer.consume("s")
+    before = trio.current_time()
+    await server.server.directory.remove_permission("ada", "/")
+    with trio.fail_after(1):
+        await peer.expect(m.BasicCancel)
+    assert trio.current_time() == before
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
-async def test_connections_of_a_deleted_user_end_at_once(tmp_path: Path, again: bool) -> None:
-    async with world(tmp_path) as server:
-        directory = server.server.directory
-        row = PermissionRow("ada", "/", ".*", ".*", ".*")
-        await directory.put_permission(row)
-        stream_peer, amqp_peer = await server.peer(user="ada"), amqp.connect(server)
-        await amqp_peer.log_in(user="ada")
-        other = await server.peer()
-        before = trio.current_time()
-        await directory.remove_user("ada")
-        if again:
-            await directory.put_user("ada", b"guest", ["administrator"])
-            await directory.put_permission(row)
-        with trio.fail_after(1):
-            await stream_peer.ended()
-            await amqp_peer.expect(m.ConnectionClose)
-            await amqp_peer.send(m.ConnectionCloseOk(), 0)
-            await amqp_peer.ended()
-        assert trio.current_time() == before
-        assert await other.code(c.StreamStats, "s") == OK
-        assert len(server.server.connections) == 1
-
-
-async def test_a_user_made_again_is_another_user(tmp_path: Path) -> None:
-    async with world(tmp_path) as server:
-        directory = server.server.directory
-        old = directory.account("ada")
-        assert old is not None
-        rights = Rights(directory, old, "/")
-        await directory.remove_user("ada")
+async def test_connections_of_a_deleted_user_end_at_once(server: Harness, again: bool) -> None:
+    directory = server.server.directory
+    row = PermissionRow("ada", "/", ".*", ".*", ".*")
+    await directory.put_permission(row)
+    stream_peer, amqp_peer = await server.peer(user="ada"), amqp.connect(server)
+    await amqp_peer.log_in(user="ada")
+    other = await server.peer()
+    before = trio.current_time()
+    await directory.remove_user("ada")
+    if again:
         await directory.put_user("ada", b"guest", ["administrator"])
-        await directory.put_permission(PermissionRow("ada", "/", ".*", ".*", ".*"))
-        new = directory.account("ada")
-        assert new is not None
-        assert Rights(directory, new, "/").allows(Right.READ, "s")
-        assert not rights.allows(Right.READ, "s")
-        assert not rights.may_enter
-        assert not Caller(directory, old).is_administrator
+        await directory.put_permission(row)
+    with trio.fail_after(1):
+        await stream_peer.ended()
+        await amqp_peer.expect(m.ConnectionClose)
+        await amqp_peer.send(m.ConnectionCloseOk(), 0)
+        await amqp_peer.ended()
+    assert trio.current_time() == before
+    assert await other.code(c.StreamStats, "s") == OK
+    assert len(server.server.connections) == 1
 
 
-async def test_a_login_is_over_when_its_user_is_made_again(tmp_path: Path) -> None:
+async def test_a_user_made_again_is_another_user(server: Harness) -> None:
+    directory = server.server.directory
+    old = directory.account("ada")
+    assert old is not None
+    rights = Rights(directory, old, "/")
+    await directory.remove_user("ada")
+    await directory.put_user("ada", b"guest", ["administrator"])
+    await directory.put_permission(PermissionRow("ada", "/", ".*", ".*", ".*"))
+    new = directory.account("ada")
+    assert new is not None
+    assert Rights(directory, new, "/").allows(Right.READ, "s")
+    assert not rights.allows(Right.READ, "s")
+    assert not rights.may_enter
+    assert not Caller(directory, old).is_administrator
+
+
+async def test_a_login_is_over_when_its_user_is_made_again(server: Harness) -> None:
     """The password was that of the first user, the virtual host would be entered as the second."""
-    async with world(tmp_path) as server:
-        directory, peer = server.server.directory, server.connect()
-        await allow(server, [])
-        assert await peer.code(c.PeerProperties, ()) == OK
-        assert await peer.code(c.SaslHandshake) == OK
-        assert await peer.code(c.SaslAuthenticate, "PLAIN", b"\0ada\0guest") == OK
-        await peer.expect(c.Tune)
-        await directory.remove_user("ada")
-        await directory.put_user("ada", b"other")
-        await allow(server, [])
-        await peer.send(c.Tune(1 << 20, 0))
-        code = await peer.code(c.Open, "/")
-        assert code == ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
+    directory, peer = server.server.directory, server.connect()
+    await allow(server, [])
+    assert await peer.code(c.PeerProperties, ()) == OK
+    assert await peer.code(c.SaslHandshake) == OK
+    assert await peer.code(c.SaslAuthenticate, "PLAIN", b"\0ada\0guest") == OK
+    await peer.expect(c.Tune)
+    await directory.remove_user("ada")
+    await directory.put_user("ada", b"other")
+    await allow(server, [])
+    await peer.send(c.Tune(1 << 20, 0))
+    code = await peer.code(c.Open, "/")
+    assert code == ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
 
 
 @pytest.mark.parametrize("change", ["password", "user"])
 async def test_a_password_that_was_changed_while_it_was_checked(
-    tmp_path: Path, change: str
+    server: Harness, change: str
 ) -> None:
-    async with world(tmp_path) as server:
-        directory = server.server.directory
-        found: list[Any] = []
+    directory = server.server.directory
+    found: list[Any] = []
 
-        async def authenticate() -> None:
-            found.append(await directory.authenticate("ada", b"guest", "192.0.2.1"))
+    async def authenticate() -> None:
+        found.append(await directory.authenticate("ada", b"guest", "192.0.2.1"))
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(directory._checks.total_tokens):
-                directory._checks.acquire_on_behalf_of_nowait(object())
-            borrowers = list(directory._checks.statistics().borrowers)
-            nursery.start_soon(authenticate)
-            await wait_all_tasks_blocked()
-            if change == "user":
-                await directory.remove_user("ada")
-            await directory.put_user("ada", password_hash="")
-            for borrower in borrowers:
-                directory._checks.release_on_behalf_of(borrower)
-        assert found == [None]
+    async with trio.open_nursery() as nursery:
+        for _ in range(directory._checks.total_tokens):
+            directory._checks.acquire_on_behalf_of_nowait(object())
+        borrowers = list(directory._checks.statistics().borrowers)
+        nursery.start_soon(authenticate)
+        await wait_all_tasks_blocked()
+        if change == "user":
+            await directory.remove_user("ada")
+        await directory.put_user("ada", password_hash="")
+        for borrower in borrowers:
+            directory._checks.release_on_behalf_of(borrower)
+    assert found == [None]
 
 
-async def test_a_right_that_goes_while_a_log_is_opened(tmp_path: Path) -> None:
+async def test_a_right_that_goes_while_a_log_is_opened(server: Harness) -> None:
     """Nothing is added to a connection whose rights were looked at already."""
-    async with world(tmp_path) as server:
-        await allow(server, [(Right.READ, "super-0"), (Right.WRITE, "super-1")])
-        reader, writer = await server.peer(user="ada"), await server.peer(user="ada")
-        peer = amqp.connect(server)
-        await peer.log_in(user="ada")
-        await peer.open()
-        await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
-        codes: list[int] = []
+    await allow(server, [(Right.READ, "super-0"), (Right.WRITE, "super-1")])
+    reader, writer = await server.peer(user="ada"), await server.peer(user="ada")
+    peer = await amqp.open_peer(server, user="ada")
+    await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
+    codes: list[int] = []
 
-        async def ask(peer: Peer, *command: Any) -> None:
-            codes.append(await peer.code(*command))
+    async def ask(peer: Peer, *command: Any) -> None:
+        codes.append(await peer.code(*command))
 
-        consume = m.BasicConsume(0, "super-0", "t", False, False, False, False, {})
-        remove = partial(server.server.directory.remove_permission, "ada", "/")
-        turn = server.server.broker.catalog.turn  # the first use of a stream waits for its turn
-        async with trio.open_nursery() as nursery, turn():
-            nursery.start_soon(remove)
-            await wait_all_tasks_blocked()
-            nursery.start_soon(ask, reader, c.Subscribe, 1, "super-0", FIRST, 1, ())
-            nursery.start_soon(ask, writer, c.DeclarePublisher, 1, "", "super-1")
-            nursery.start_soon(peer.send, consume)
-            await wait_all_tasks_blocked()
-        assert codes == [REFUSED, REFUSED]
-        assert (await peer.expect(m.ChannelClose)).code == 403
-        for live in server.server.connections:
-            assert not live.consumers()
-            assert not live.publishers()
+    consume = m.BasicConsume(0, "super-0", "t", False, False, False, False, {})
+    remove = partial(server.server.directory.remove_permission, "ada", "/")
+    turn = server.server.broker.catalog.turn  # the first use of a stream waits for its turn
+    async with trio.open_nursery() as nursery, turn():
+        nursery.start_soon(remove)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(ask, reader, c.Subscribe, 1, "super-0", FIRST, 1, ())
+        nursery.start_soon(ask, writer, c.DeclarePublisher, 1, "", "super-1")
+        nursery.start_soon(peer.send, consume)
+        await wait_all_tasks_blocked()
+    assert codes == [REFUSED, REFUSED]
+    assert (await peer.expect(m.ChannelClose)).code == 403
+    for live in server.server.connections:
+        assert not live.consumers()
+        assert not live.publishers()

@@ -18,19 +18,12 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.amqp091.codec import PROTOCOL_HEADER, method_frame
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
+from tests.auth.test_users import greet
 from tests.http_api.test_http_api import Http
 from tests.support.amqp import connect
 from tests.support.server import Harness, MemoryTransport, Peer
 
 FAILURE = ResponseCode.AUTHENTICATION_FAILURE
-
-
-async def greet(server: Harness) -> Peer:
-    """A peer that may show its password next."""
-    peer = server.connect()
-    await peer.ask(c.PeerProperties, ())
-    await peer.ask(c.SaslHandshake)
-    return peer
 
 
 class TestGuessing:
@@ -210,6 +203,7 @@ async def test_are_in_no_log_and_no_answer(
 
     everything = caplog.text + "".join(map(repr, told)) + "".join(map(str, told))
     assert "login refused" in everything
+    assert "user put: name ada" in everything
     for shown in (form for password in SECRETS for form in forms(password)):
         assert shown not in everything
     assert "scrypt$" not in everything

@@ -28,7 +28,7 @@ from streamd.operations.routing import Binding, ExchangeRow
 from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.auth import needs as n
-from tests.auth.test_rights import NAMES, allow, enough, path_of, world
+from tests.auth.test_rights import allow, enough, path_to, world
 from tests.console import test_rights as console
 from tests.support import amqp
 from tests.support.console import visitor
@@ -233,9 +233,7 @@ async def over_a_publisher(server: Harness) -> Ask:
 
 
 async def over_amqp(server: Harness, method: Any) -> Ask:
-    peer = amqp.connect(server)
-    await peer.log_in(user="ada")
-    await peer.open()
+    peer = await amqp.open_peer(server, user="ada")
 
     async def ask() -> None:
         if isinstance(method, m.BasicPublish):
@@ -252,18 +250,8 @@ async def over_amqp(server: Harness, method: Any) -> Ask:
 
 async def over_http(server: Harness, route: str) -> Ask:
     """With a body that comes byte by byte."""
-    verb, template = route.split()
-    name, body, http = NAMES.get(route, "s"), n.HTTP[route].fields, Http(server)
-    if "connections" in route and "{name}" in route:
-        await server.peer()
-        await wait_all_tasks_blocked()
-        (connection,) = server.server.connections
-        name = connection.name.replace(" ", "%20")
-    path = path_of(template, name)
-    if "permissions" in route:
-        path = path.replace("%2F", "hidden")
-    if route == "PUT /api/vhosts/{vhost}":
-        path = "vhosts/new"
+    verb, body, http = route.split(maxsplit=1)[0], n.HTTP[route].fields, Http(server)
+    path = "vhosts/new" if route == "PUT /api/vhosts/{vhost}" else await path_to(server, route)
 
     async def pieces() -> AsyncIterator[bytes]:
         for byte in json.dumps(body).encode():
@@ -371,8 +359,7 @@ def test_nothing_happens_after_it_was_taken_away(tmp_path: Path, name: str) -> N
     async def begin(folder: Path, use: Callable[[Harness, Ask], Awaitable[Any]]) -> Any:
         async with world(folder) as server:
             await server.host.create("t", [])
-            peer = await server.peer()
-            await peer.declare("s")
+            peer = await server.publisher("s")
             for number in range(10):
                 await peer.store([b"x"], number)
             await peer.vanish()
@@ -458,9 +445,7 @@ async def test_the_rest_of_a_message_to_many_streams_is_not_stored(tmp_path: Pat
                 row, [Binding("/", "all", name, False, "", {}) for name in names]
             )
             await allow(server, [(Right.WRITE, "all")])
-            peer = amqp.connect(server)
-            await peer.log_in(user="ada")
-            await peer.open()
+            peer = await amqp.open_peer(server, user="ada")
             streams = [server.host.find(name) for name in names]
             for stream in streams:
                 await stream.ready()
@@ -478,8 +463,7 @@ async def test_the_rest_of_a_message_to_many_streams_is_not_stored(tmp_path: Pat
 async def test_chunks_that_have_not_begun_are_not_sent(tmp_path: Path) -> None:
     """To a consumer that reads slowly."""
     async with world(tmp_path) as server:
-        writer = await server.peer()
-        await writer.declare("s")
+        writer = await server.publisher("s")
         for number in range(10):
             await writer.store([b"x" * 1_000], number)
         await allow(server, [(Right.READ, "s")])

@@ -16,7 +16,7 @@ from streamd.broker.streams.open_log import FULL_DISK_SECONDS
 from streamd.config import Config, ConfigError
 from streamd.wire.stream import commands as c
 from tests.auth.test_users import must
-from tests.support.server import harness
+from tests.support.server import Harness, harness, with_peer
 
 LEAST = 1_000_000
 
@@ -26,10 +26,8 @@ async def test_publishers_wait_and_go_on(
 ) -> None:
     disk = SimpleNamespace(total=10 * LEAST, free=LEAST, used=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
-    async with harness(tmp_path, min_disk_free_bytes=LEAST) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+    async with with_peer(tmp_path, min_disk_free_bytes=LEAST) as (server, peer):
+        await peer.begin("s")
         await peer.store([b"a"])
         stream = server.host.find("s")
         for free, is_low in (
@@ -95,13 +93,12 @@ def stored_offsets(journal: bytes) -> dict[bytes, int]:
     return found.offsets()
 
 
-async def test_without_it_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with harness(tmp_path) as server:
-        looked: list[str] = []
-        monkeypatch.setattr(shutil, "disk_usage", looked.append)
-        await trio.sleep(10 * LOOK_SECONDS)
-        assert server.server.broker.floor.error is None
-        assert looked == []
+async def test_without_it_nobody_looks(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(shutil, "disk_usage", looked.append)
+    await trio.sleep(10 * LOOK_SECONDS)
+    assert server.server.broker.floor.error is None
+    assert looked == []
 
 
 async def test_default_retention(tmp_path: Path) -> None:

@@ -122,14 +122,13 @@ ELSEWHERE = {
 
 async def use(server: Harness) -> None:
     """Something for every background task to do."""
-    peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes="1000", max_age="30s")
-    await peer.declare("s")
+    peer = await server.publisher(
+        "s", is_new=True, stream_max_segment_size_bytes="1000", max_age="30s"
+    )
     for number in range(5):
         await peer.store([bytes(600)], 2 * number, values=[b"v"])
         await peer.store([b"x"], 2 * number + 1, values=[b"other"])
-    reader = await server.peer()
-    await reader.subscribe("s", FIRST, 100, filter__0="v")
+    reader = await server.consumer("s", FIRST, 100, filter__0="v")
     await reader.bodies(1)
     await reader.send(c.Find(1, "s"))
     await trio.sleep(1)

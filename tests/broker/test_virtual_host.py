@@ -13,12 +13,11 @@ from trio.testing import wait_all_tasks_blocked
 from streamd.net import threads
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
-from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.connections.stream.test_publishing import bodies
 from tests.support.logs import read_bodies
-from tests.support.server import FIRST, NEXT, OK, Harness, Peer, harness
+from tests.support.server import FIRST, NEXT, OK, Harness, Peer, fails_to_start, harness, with_peer
 
 EXISTS, PRECONDITION_FAILED = ResponseCode.STREAM_EXISTS, ResponseCode.PRECONDITION_FAILED
 NO_STREAM, GONE = ResponseCode.STREAM_DOES_NOT_EXIST, ResponseCode.STREAM_NOT_AVAILABLE
@@ -166,8 +165,7 @@ class TestDelete:
 
     async def test_deleted_is_deleted(self, server: Harness, peer: Peer) -> None:
         assert await peer.code(c.Delete, "s") == NO_STREAM
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p")
         await peer.store(bodies(5))
         await peer.send(c.StoreOffset("app", "s", 3))
         assert await peer.code(c.Delete, "s") == OK
@@ -218,8 +216,7 @@ class TestDelete:
         assert left == [0]
 
     async def test_a_consumer_in_the_middle_of_it(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         for n in range(4):
             await peer.store([b"x" * 100_000] * 5, first_id=5 * n)
         reader = server.connect(reads_slowly=True)
@@ -234,8 +231,7 @@ class TestDelete:
 
 class TestRetention:
     async def test_by_size(self, peer: Peer) -> None:
-        await peer.create("s", max_length_bytes="100000", stream_max_segment_size_bytes="50000")
-        await peer.declare("s")
+        await peer.begin("s", max_length_bytes="100000", stream_max_segment_size_bytes="50000")
         for n in range(20):
             await peer.store([b"x" * 1000] * 100, first_id=100 * n)
         await trio.sleep(1)
@@ -248,8 +244,7 @@ class TestRetention:
         assert (await peer.chunk()).header.chunk_id == figures["first_chunk_id"]
 
     async def test_by_age_also_while_nobody_writes(self, peer: Peer) -> None:
-        await peer.create("s", max_age="1h", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
+        await peer.begin("s", max_age="1h", stream_max_segment_size_bytes="1000")
         for n in range(3):
             await peer.store([b"x" * 1000], first_id=n)
         await trio.sleep(3500)
@@ -258,8 +253,7 @@ class TestRetention:
         assert dict((await peer.ask(c.StreamStats, "s")).statistics)["first_chunk_id"] == 2
 
     async def test_a_slow_reader_goes_on_behind_the_gap(self, peer: Peer) -> None:
-        await peer.create("s", max_length_bytes="1", stream_max_segment_size_bytes="1")
-        await peer.declare("s")
+        await peer.begin("s", max_length_bytes="1", stream_max_segment_size_bytes="1")
         await peer.store([b"0"])
         await peer.subscribe("s", credit=1)
         assert (await peer.chunk()).header.chunk_id == 0
@@ -277,15 +271,13 @@ async def _life(peer: Peer) -> int:
 
 class TestLife:
     async def test_from_the_creation_to_the_deletion(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.create("s")
             life = await _life(peer)  # it has no files yet
             await peer.declare("s")
             await peer.store([b"x"])
             assert await _life(peer) == life
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             assert await _life(peer) == life
             assert await peer.code(c.Delete, "s") == OK
             await peer.create("s")
@@ -296,16 +288,14 @@ class TestLife:
 
 class TestRestart:
     async def test_everything_is_still_there(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.create("s", stream_filter_size_bytes="64", max_age="7D")
             await peer.create("größe")
             await peer.declare("s", reference="p")
             await peer.store(bodies(300), values=[b"v%d" % (n % 7) for n in range(300)])
             await peer.send(c.StoreOffset("app", "s", 123))
             assert (await peer.ask(c.QueryOffset, "app", "s")).offset == 123
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             assert (
                 await create(peer, "s", ("stream-filter-size-bytes", "64"), ("max-age", "7D"))
                 == EXISTS
@@ -323,17 +313,14 @@ class TestRestart:
     async def test_a_stream_that_cannot_be_opened_leaves_the_others_alone(
         self, tmp_path: Path
     ) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             for number, name in enumerate(("good", "bad", "gone")):
-                await peer.create(name)
-                await peer.declare(name, number)
+                await peer.begin(name, number)
         segment = next(tmp_path.glob("streams/*/bad/*.segment"))
         segment.write_bytes(b"not a segment at all")
         (gone,) = tmp_path.glob("streams/*/gone")
         gone.rename(tmp_path / "elsewhere")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await trio.sleep(1)  # until all were looked at
             answer = await peer.ask(c.Metadata, ("good", "bad", "gone"))
             assert [s.code for s in answer.streams] == [OK, GONE, GONE]
@@ -353,57 +340,45 @@ class TestRestart:
         async with harness(tmp_path):
             pass
         earlier = catalog.read_bytes()
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+        async with with_peer(tmp_path) as (_, peer):
+            await peer.begin("s")
             await peer.store([b"precious"])
         catalog.write_bytes(earlier)
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             assert await create(peer, "s") == OK
             assert dict((await peer.ask(c.StreamStats, "s")).statistics)["committed_offset"] == -1
         (aside,) = tmp_path.glob("orphans/s-*")
         assert b"precious" in next(aside.glob("*.segment")).read_bytes()
 
     async def test_a_folder_with_streams_and_no_catalog(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+        async with with_peer(tmp_path) as (_, peer):
+            await peer.begin("s")
             await peer.store([b"precious"])
         (tmp_path / "catalog.sqlite").unlink()
-        with pytest.raises(StartError, match="has streams and no catalog: put its file"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, "has streams and no catalog: put its file")
+        assert not list(tmp_path.glob("orphans"))
 
 
 class TestDataFolder:
     async def test_two_servers_do_not_share_one(self, tmp_path: Path) -> None:
         async with harness(tmp_path):
-            with pytest.raises(StartError, match="another server uses"):
-                async with harness(tmp_path):
-                    pass
+            await fails_to_start(tmp_path, "another server uses")
 
     async def test_a_folder_that_cannot_be_used(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
-        with pytest.raises(StartError, match=r"cannot use the data folder .*: Not a directory"):
-            async with harness(tmp_path / "file" / "data"):
-                pass
+        await fails_to_start(
+            tmp_path / "file" / "data", r"cannot use the data folder .*: Not a directory"
+        )
 
     async def test_a_catalog_of_another_version(self, tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "catalog.sqlite") as db:
             db.execute("PRAGMA user_version = 99")
         db.close()
-        with pytest.raises(StartError, match="has version 99"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, "has version 99")
 
     async def test_a_file_that_is_not_a_catalog(self, tmp_path: Path) -> None:
         (tmp_path / "catalog.sqlite").write_bytes(b"noise" * 100)
-        with pytest.raises(StartError, match="cannot use the catalog"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, "cannot use the catalog")
 
 
 async def test_a_folder_with_messages_is_never_deleted_for_a_new_stream(tmp_path: Path) -> None:
@@ -411,8 +386,7 @@ async def test_a_folder_with_messages_is_never_deleted_for_a_new_stream(tmp_path
 
     In place of one that was used, it is that stream.
     """
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         for name in ("original", "used", "unused"):
             await peer.create(name)
         await peer.declare("original", publisher_id=1)

@@ -1,7 +1,6 @@
 """Operations from bytes that a user has sent: an answer or a refusal, whatever the bytes are."""
 
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,39 +8,40 @@ import pytest
 from streamd.engine import Caller
 from streamd.engine.by_name import carry_out
 from streamd.operations.errors import Refused
-from tests.support.server import harness
-
-ODD = [
-    b"",
-    b"\xc1",
-    b"\x81\xa1\xff\x00",
-    b"\x81\xa5vhost\xa1\xff",
-    b"\x91" * 5_000,
-    b"\x81\xa1x" * 5_000,
-]
+from tests.support.server import Harness, Peer
 
 
+@pytest.fixture
+def guest(server: Harness) -> Caller:
+    account = server.server.directory.account("guest")
+    assert account is not None
+    return Caller(server.server.directory, account)
+
+
+ODD = {
+    "nothing": b"",
+    "no type": b"\xc1",
+    "no text as a key": b"\x81\xa1\xff\x00",
+    "no text": b"\x81\xa5vhost\xa1\xff",
+    "deep lists": b"\x91" * 5_000,
+    "deep maps": b"\x81\xa1x" * 5_000,
+}
+
+
+@pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("name", ["stream.create", "overview.get", "none", ""])
-async def test_odd_bytes_are_refused(tmp_path: Path, name: str) -> None:
-    async with harness(tmp_path) as server:
-        directory = server.server.directory
-        account = directory.account("guest")
-        assert account is not None
-        caller = Caller(directory, account)
-        for fields in ODD:
-            with suppress(Refused):
-                await carry_out(server.server.engine, caller, name, fields)
+async def test_odd_bytes_are_refused(
+    server: Harness, guest: Caller, name: str, fields: bytes
+) -> None:
+    with suppress(Refused):
+        await carry_out(server.server.engine, guest, name, fields)
 
 
-async def test_what_has_another_field_is_not_done(tmp_path: Path) -> None:
+async def test_what_has_another_field_is_not_done(
+    server: Harness, peer: Peer, guest: Caller
+) -> None:
     """Without the name that was meant, all connections would be closed."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        directory = server.server.directory
-        account = directory.account("guest")
-        assert account is not None
-        caller = Caller(directory, account)
-        fields = msgspec.msgpack.encode({"nam": "127.0.0.1:1", "reason": ""})
-        with pytest.raises(Refused, match="there is no field 'nam'"):
-            await carry_out(server.server.engine, caller, "connection.close", fields)
-        await peer.create("s")
+    fields = msgspec.msgpack.encode({"nam": "127.0.0.1:1", "reason": ""})
+    with pytest.raises(Refused, match="there is no field 'nam'"):
+        await carry_out(server.server.engine, guest, "connection.close", fields)
+    await peer.create("s")

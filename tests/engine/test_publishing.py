@@ -9,7 +9,6 @@ import trio
 
 from segments import StorageError
 from segments.message import Message
-from streamd.broker.declared.rows import PermissionRow
 from streamd.broker.streams.log_writer import LogWriter
 from streamd.engine import Caller
 from streamd.operations import publishing as p
@@ -23,10 +22,10 @@ EU = Message(b"body", application_properties={"region": "EU"}).encode()
 class Asking:
     """Somebody who publishes."""
 
-    def __init__(self, server: Harness, user: str = "guest") -> None:
+    def __init__(self, server: Harness) -> None:
         self.server = server
         directory = server.server.directory
-        account = directory.account(user)
+        account = directory.account("guest")
         assert account is not None
         self._caller = Caller(directory, account)
 
@@ -39,6 +38,11 @@ class Asking:
             vhost="/", exchange=exchange, keys=keys, message=EU, headers=headers
         )
         return (await self.server.server.engine.ask(self._caller, request)).streams
+
+
+@pytest.fixture
+def asking(server: Harness) -> Asking:
+    return Asking(server)
 
 
 async def bodies(peer: Peer, stream: str, count: int) -> list[bytes]:
@@ -54,8 +58,7 @@ async def test_the_offset_is_that_of_the_message(tmp_path: Path, flush: str) -> 
     """Also where others publish in the same turn, some of them what was stored before."""
     async with harness(tmp_path, flush=flush) as server:
         peer, asking = await server.peer(), Asking(server)
-        await peer.create("s")
-        await peer.declare("s", reference="named")
+        await peer.begin("s", reference="named")
         await peer.store([b"a", b"b"])
         mine: dict[int, bytes] = {}
 
@@ -86,86 +89,67 @@ async def test_the_offset_is_that_of_the_message(tmp_path: Path, flush: str) -> 
     ],
 )
 async def test_the_filter_value_is_as_for_any_publisher(
-    tmp_path: Path, declared: dict[str, str], given: bytes, stored: bytes | None
+    peer: Peer, asking: Asking, declared: dict[str, str], given: bytes, stored: bytes | None
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer, asking = await server.peer(), Asking(server)
-        await peer.create("s", **declared)
-        if stored is None:
-            with pytest.raises(Refused, match="requires the value of property region, which is"):
-                await asking.publish(value=given)
-            return
-        assert await asking.publish(value=given) == 0
-        await peer.subscribe("s", filter__0="other")
-        await peer.silence()
-        await peer.subscribe("s", subscription_id=2, filter__0=stored.decode())
-        assert (await peer.chunk()).bodies == [EU]
+    await peer.create("s", **declared)
+    if stored is None:
+        with pytest.raises(Refused, match="requires the value of property region, which is"):
+            await asking.publish(value=given)
+        return
+    assert await asking.publish(value=given) == 0
+    await peer.subscribe("s", filter__0="other")
+    await peer.silence()
+    await peer.subscribe("s", subscription_id=2, filter__0=stored.decode())
+    assert (await peer.chunk()).bodies == [EU]
 
 
-async def test_bounds(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer, asking = await server.peer(), Asking(server)
-        await peer.create("s")
-        assert await asking.publish(message=bytes(p.MAX_MESSAGE_BYTES)) == 0
-        with pytest.raises(Refused, match="expected at most"):
-            await asking.publish(message=bytes(p.MAX_MESSAGE_BYTES + 1))
-        with pytest.raises(Refused, match="the filter value has 4,097 bytes"):
-            await asking.publish(value=bytes(p.MAX_VALUE_BYTES + 1))
-        with pytest.raises(Refused) as refused:
-            await asking.publish("other")
-        assert refused.value.reason is Reason.NOT_FOUND
-        assert server.host.find("s").log.committed_offset == 1
+async def test_bounds(server: Harness, peer: Peer, asking: Asking) -> None:
+    await peer.create("s")
+    assert await asking.publish(message=bytes(p.MAX_MESSAGE_BYTES)) == 0
+    with pytest.raises(Refused, match="expected at most"):
+        await asking.publish(message=bytes(p.MAX_MESSAGE_BYTES + 1))
+    with pytest.raises(Refused, match="the filter value has 4,097 bytes"):
+        await asking.publish(value=bytes(p.MAX_VALUE_BYTES + 1))
+    with pytest.raises(Refused) as refused:
+        await asking.publish("other")
+    assert refused.value.reason is Reason.NOT_FOUND
+    assert server.host.find("s").log.committed_offset == 1
 
 
-async def test_who_may_not_write_publishes_nothing(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        directory = server.server.directory
-        await directory.put_user("ada", b"p", [])
-        await directory.put_permission(PermissionRow("ada", "/", ".*", "^other$", ".*"))
-        ada = Asking(server, "ada")
-        for ask in (ada.publish(), ada.route("amq.default", "s"), ada.route("amq.topic", "s")):
-            with pytest.raises(Refused) as refused:
-                await ask
-            assert refused.value.reason is Reason.ACCESS_REFUSED
-        assert await Asking(server).publish() == 0
-
-
-async def test_a_full_disk_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_answered(
+    server: Harness, peer: Peer, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the one that finds it: that message waits, and is stored. Others are not even queued."""
-    async with harness(tmp_path) as server:
-        peer, asking = await server.peer(), Asking(server)
-        await peer.create("s")
-        await asking.publish()
-        log = server.host.find("s").log
-        with monkeypatch.context() as patch:
-            patch.setattr(log, "append", no_room)
-            with pytest.raises(Refused, match=r"the disk is full.*do not publish it again"):
-                await asking.publish()
-            for ask in (asking.publish(), asking.route("amq.default", "s")):
-                with pytest.raises(Refused, match=r"the disk is full$"):
-                    await ask
-        while server.host.find("s").alarm:
-            await trio.sleep(1)
-        assert await asking.publish() == 2
+    await peer.create("s")
+    await asking.publish()
+    log = server.host.find("s").log
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "append", no_room)
+        with pytest.raises(Refused, match=r"the disk is full.*do not publish it again"):
+            await asking.publish()
+        for ask in (asking.publish(), asking.route("amq.default", "s")):
+            with pytest.raises(Refused, match=r"the disk is full$"):
+                await ask
+    while server.host.find("s").alarm:
+        await trio.sleep(1)
+    assert await asking.publish() == 2
 
 
 def no_room(*_: object) -> None:
     raise StorageError("write", "x", OSError(errno.ENOSPC, "no room"))
 
 
-async def test_what_is_not_confirmed_is_answered(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer, asking = await server.peer(), Asking(server)
-        await peer.create("s")
-        writer = await writer_of(server, "s")
-        writer.pause()  # as while a flush lasts
-        with pytest.raises(Refused, match="s has not confirmed it within 5 s") as refused:
-            await asking.publish()
-        assert refused.value.reason is Reason.NOT_AVAILABLE
-        writer.resume()
-        assert await asking.publish() == 1
+async def test_what_is_not_confirmed_is_answered(
+    server: Harness, peer: Peer, asking: Asking
+) -> None:
+    await peer.create("s")
+    writer = await writer_of(server, "s")
+    writer.pause()  # as while a flush lasts
+    with pytest.raises(Refused, match="s has not confirmed it within 5 s") as refused:
+        await asking.publish()
+    assert refused.value.reason is Reason.NOT_AVAILABLE
+    writer.resume()
+    assert await asking.publish() == 1
 
 
 async def writer_of(server: Harness, name: str) -> LogWriter:
@@ -188,43 +172,43 @@ async def bind(server: Harness, source: str, stream: str, key: str = "", **argum
     await server.host.exchanges.bind(Binding("/", source, stream, False, key, arguments))
 
 
-async def test_an_exchange_leads_where_it_does_over_amqp(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer, asking = await server.peer(), Asking(server)
-        for name in ("a", "b"):
-            await peer.create(name)
-        await declare(server, "topic", ExchangeType.TOPIC)
-        await declare(server, "headers", ExchangeType.HEADERS)
-        await declare(server, "inner", ExchangeType.FANOUT, internal=True)
-        await bind(server, "topic", "a", "order.*")
-        await bind(server, "topic", "b", "#")
-        await bind(server, "headers", "a", region="EU")
-        assert await asking.route("amq.default", "a") == 1
-        assert await asking.route("amq.default", "none") == 0
-        assert await asking.route("topic", "order.new") == 2
-        assert await asking.route("topic", "other") == 1
-        assert await asking.route("headers", "", region="EU") == 1
-        assert await asking.route("headers", "", region="US") == 0
-        with pytest.raises(Refused, match="no exchange 'gone'"):
-            await asking.route("gone", "a")
-        with pytest.raises(Refused, match="inner is internal"):
-            await asking.route("inner", "a")
-        assert {name: server.host.find(name).log.committed_offset for name in "ab"} == {
-            "a": 3,
-            "b": 2,
-        }
+async def test_an_exchange_leads_where_it_does_over_amqp(
+    server: Harness, peer: Peer, asking: Asking
+) -> None:
+    for name in ("a", "b"):
+        await peer.create(name)
+    await declare(server, "topic", ExchangeType.TOPIC)
+    await declare(server, "headers", ExchangeType.HEADERS)
+    await declare(server, "inner", ExchangeType.FANOUT, internal=True)
+    await bind(server, "topic", "a", "order.*")
+    await bind(server, "topic", "b", "#")
+    await bind(server, "headers", "a", region="EU")
+    assert await asking.route("amq.default", "a") == 1
+    assert await asking.route("amq.default", "none") == 0
+    assert await asking.route("topic", "order.new") == 2
+    assert await asking.route("topic", "other") == 1
+    assert await asking.route("headers", "", region="EU") == 1
+    assert await asking.route("headers", "", region="US") == 0
+    with pytest.raises(Refused, match="no exchange 'gone'"):
+        await asking.route("gone", "a")
+    with pytest.raises(Refused, match="inner is internal"):
+        await asking.route("inner", "a")
+    assert {name: server.host.find(name).log.committed_offset for name in "ab"} == {
+        "a": 3,
+        "b": 2,
+    }
 
 
-async def test_some_of_its_streams_take_nothing(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer, asking = await server.peer(), Asking(server)
-        for name in ("a", "b"):
-            await peer.create(name)
-            await bind(server, "amq.fanout", name)
-        (await writer_of(server, "b")).fail("it broke")
-        with pytest.raises(Refused, match="it broke"):
-            await asking.route("amq.fanout", "")
-        with pytest.raises(NoSuch):
-            await asking.server.server.engine.ask(
-                asking._caller, p.PublishMessage(vhost="no", stream="s", message=EU)
-            )
+async def test_some_of_its_streams_take_nothing(
+    server: Harness, peer: Peer, asking: Asking
+) -> None:
+    for name in ("a", "b"):
+        await peer.create(name)
+        await bind(server, "amq.fanout", name)
+    (await writer_of(server, "b")).fail("it broke")
+    with pytest.raises(Refused, match="it broke"):
+        await asking.route("amq.fanout", "")
+    with pytest.raises(NoSuch):
+        await asking.server.server.engine.ask(
+            asking._caller, p.PublishMessage(vhost="no", stream="s", message=EU)
+        )

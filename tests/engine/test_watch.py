@@ -25,9 +25,7 @@ async def test_a_consumer_that_is_minutes_behind(
             await watch.look()
         return [record.getMessage() for record in caplog.records]
 
-    peer = await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    peer = await server.publisher("s", is_new=True)
     await peer.store([b"x"])
     await peer.subscribe("s", FIRST, credit=0, name="till")
     assert await look() == []

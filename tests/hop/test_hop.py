@@ -73,56 +73,59 @@ async def link_to(server: Harness, engine: Engine | None = None) -> AsyncIterato
         nursery.cancel_scope.cancel()
 
 
-async def test_a_user_asks_through_a_door(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server, link_to(server) as link:
-        guest = await link.enter("guest", b"guest", "127.0.0.1")
-        assert guest is not None
-        assert guest.tags == ("administrator",)
-        assert (await guest.ask(u.PutUser(name="ada", password=b"x", tags=()))).is_new
-        (ada, first) = await guest.ask(u.ListUsers())
-        assert (ada.name, first.name) == ("ada", "guest")
-        with pytest.raises(NoSuch, match="no user eve"):
-            await guest.ask(u.DeleteUser(name="eve"))
-        with pytest.raises(Refused, match="last administrator") as refused:
-            await guest.ask(u.DeleteUser(name="guest"))
-        assert refused.value.reason is Reason.PRECONDITION_FAILED
+@pytest.fixture
+async def link(server: Harness) -> AsyncIterator[EngineLink]:
+    """A door's end of a link to the server's engine."""
+    async with link_to(server) as link:
+        yield link
 
 
-async def test_who_may_not_enter(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server, link_to(server) as link:
-        assert await link.enter("guest", b"wrong", "127.0.0.1") is None
-        assert await link.enter("guest", b"guest", "192.0.2.1") is None
-        assert await link.enter("nobody", b"", "127.0.0.1") is None
+async def test_a_user_asks_through_a_door(link: EngineLink) -> None:
+    guest = await link.enter("guest", b"guest", "127.0.0.1")
+    assert guest is not None
+    assert guest.tags == ("administrator",)
+    assert (await guest.ask(u.PutUser(name="ada", password=b"x", tags=()))).is_new
+    (ada, first) = await guest.ask(u.ListUsers())
+    assert (ada.name, first.name) == ("ada", "guest")
+    with pytest.raises(NoSuch, match="no user eve"):
+        await guest.ask(u.DeleteUser(name="eve"))
+    with pytest.raises(Refused, match="last administrator") as refused:
+        await guest.ask(u.DeleteUser(name="guest"))
+    assert refused.value.reason is Reason.PRECONDITION_FAILED
 
 
-async def test_a_door_by_itself_looks_and_changes_nothing(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server, link_to(server) as link:
-        (host,) = await link.door.ask(v.ListVirtualHosts())
-        assert (host.name, host.users) == ("/", None)
-        assert (await link.door.ask(t.GetTier())).state == "off"
-        for operation in (u.ListUsers(), v.AddVirtualHost(name="x"), u.DeleteUser(name="guest")):
-            with pytest.raises(Refused, match="not an administrator"):
-                await link.door.ask(operation)
+async def test_who_may_not_enter(link: EngineLink) -> None:
+    assert await link.enter("guest", b"wrong", "127.0.0.1") is None
+    assert await link.enter("guest", b"guest", "192.0.2.1") is None
+    assert await link.enter("nobody", b"", "127.0.0.1") is None
 
 
-async def test_a_session_hears_of_changes_and_ends(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server, link_to(server) as link:
-        directory = server.server.directory
-        await directory.put_user("ada", b"ada", ["administrator"])
-        ada = await link.enter("ada", b"ada", "192.0.2.1")
-        assert ada is not None
-        heard: list[tuple[tuple[str, ...], str]] = []
-        with ada.told(lambda: heard.append((ada.tags, ada.ended))):
-            await directory.put_user("ada", tags=["management"])
-            await wait_all_tasks_blocked()
-            await directory.remove_user("ada")
-            await wait_all_tasks_blocked()
-        assert heard == [(("management",), ""), ((), "user 'ada' is deleted")]
-        with pytest.raises(Refused):
-            await ada.ask(v.ListVirtualHosts())
-        ada.leave()
-        with pytest.raises(Refused, match="login has ended"):
-            await ada.ask(v.ListVirtualHosts())
+async def test_a_door_by_itself_looks_and_changes_nothing(link: EngineLink) -> None:
+    (host,) = await link.door.ask(v.ListVirtualHosts())
+    assert (host.name, host.users) == ("/", None)
+    assert (await link.door.ask(t.GetTier())).state == "off"
+    for operation in (u.ListUsers(), v.AddVirtualHost(name="x"), u.DeleteUser(name="guest")):
+        with pytest.raises(Refused, match="not an administrator"):
+            await link.door.ask(operation)
+
+
+async def test_a_session_hears_of_changes_and_ends(server: Harness, link: EngineLink) -> None:
+    directory = server.server.directory
+    await directory.put_user("ada", b"ada", ["administrator"])
+    ada = await link.enter("ada", b"ada", "192.0.2.1")
+    assert ada is not None
+    heard: list[tuple[tuple[str, ...], str]] = []
+    with ada.told(lambda: heard.append((ada.tags, ada.ended))):
+        await directory.put_user("ada", tags=["management"])
+        await wait_all_tasks_blocked()
+        await directory.remove_user("ada")
+        await wait_all_tasks_blocked()
+    assert heard == [(("management",), ""), ((), "user 'ada' is deleted")]
+    with pytest.raises(Refused):
+        await ada.ask(v.ListVirtualHosts())
+    ada.leave()
+    with pytest.raises(Refused, match="login has ended"):
+        await ada.ask(v.ListVirtualHosts())
 
 
 async def test_a_session_that_changes_as_it_is_entered() -> None:
@@ -147,48 +150,43 @@ async def test_a_session_that_changes_as_it_is_entered() -> None:
     assert (ada.tags, ada.ended) == ((), "user 'ada' is deleted")
 
 
-async def test_a_session_looks_for_what_it_may_do_now(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server, link_to(server) as link:
-        directory = server.server.directory
-        await directory.put_user("ada", b"ada", ["administrator"])
-        ada = await link.enter("ada", b"ada", "192.0.2.1")
-        assert ada is not None
-        await directory.put_user("ada", tags=["management"])
-        await ada.look()
-        assert (ada.tags, ada.ended) == (("management",), "")
-        await directory.remove_user("ada")
-        await ada.look()
-        assert (ada.tags, ada.ended) == ((), "user 'ada' is deleted")
+async def test_a_session_looks_for_what_it_may_do_now(server: Harness, link: EngineLink) -> None:
+    directory = server.server.directory
+    await directory.put_user("ada", b"ada", ["administrator"])
+    ada = await link.enter("ada", b"ada", "192.0.2.1")
+    assert ada is not None
+    await directory.put_user("ada", tags=["management"])
+    await ada.look()
+    assert (ada.tags, ada.ended) == (("management",), "")
+    await directory.remove_user("ada")
+    await ada.look()
+    assert (ada.tags, ada.ended) == ((), "user 'ada' is deleted")
 
 
-async def test_who_is_cancelled_leaves_what_is_sent_whole(tmp_path: Path) -> None:
+async def test_who_is_cancelled_leaves_what_is_sent_whole(server: Harness) -> None:
     async def handle(_call: Call, request: Mirror) -> list[Any]:
         return [len(text) for text in request.texts]
 
-    async with harness(tmp_path) as server:
-        ours, theirs = lockstep_stream_pair()  # takes a piece only while somebody reads
-        engine = Engine({Mirror: handle}, hosts=())
-        async with trio.open_nursery() as nursery:
-            link = EngineLink(ours)
-            nursery.start_soon(link.run)
-            with trio.move_on_after(1):
-                await link.door.ask(Mirror(texts=("x" * 100_000,)))
-            directory = server.server.directory
-            door, traffic = DoorCaller(directory, "test"), ProtocolTraffic()
-            nursery.start_soon(Doorway(theirs, engine, directory, door, traffic).run)
-            assert await link.door.ask(Mirror(texts=("abc",))) == [3]
-            nursery.cancel_scope.cancel()
+    ours, theirs = lockstep_stream_pair()  # takes a piece only while somebody reads
+    engine = Engine({Mirror: handle}, hosts=())
+    async with trio.open_nursery() as nursery:
+        link = EngineLink(ours)
+        nursery.start_soon(link.run)
+        with trio.move_on_after(1):
+            await link.door.ask(Mirror(texts=("x" * 100_000,)))
+        directory = server.server.directory
+        door, traffic = DoorCaller(directory, "test"), ProtocolTraffic()
+        nursery.start_soon(Doorway(theirs, engine, directory, door, traffic).run)
+        assert await link.door.ask(Mirror(texts=("abc",))) == [3]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcffb"])
-async def test_halves_of_characters(tmp_path: Path, text: str) -> None:
+async def test_halves_of_characters(server: Harness, text: str) -> None:
     async def handle(_call: Call, _request: Mirror) -> list[Any]:
         return [text, {text: (text, b"\xff", 1.5)}]
 
-    async with (
-        harness(tmp_path) as server,
-        link_to(server, Engine({Mirror: handle}, hosts=())) as link,
-    ):
+    async with link_to(server, Engine({Mirror: handle}, hosts=())) as link:
         with pytest.raises(Refused, match="half a character"):
             await link.door.ask(Mirror(texts=(text,)))
         assert await link.enter(Name(text), b"x", "127.0.0.1") is None
@@ -213,53 +211,52 @@ async def test_long_lists_go_over_in_turns(tmp_path: Path, number: int) -> None:
 
 
 async def test_nothing_is_kept_of_who_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, link: EngineLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness(tmp_path) as server, link_to(server) as link:
-        directory = server.server.directory
-        authenticate, is_right = directory.authenticate, trio.Event()
+    directory = server.server.directory
+    authenticate, is_right = directory.authenticate, trio.Event()
 
-        async def wait(name: Name, password: bytes, address: str) -> Account | None:
-            await is_right.wait()
-            return await authenticate(name, password, address)
+    async def wait(name: Name, password: bytes, address: str) -> Account | None:
+        await is_right.wait()
+        return await authenticate(name, password, address)
 
-        monkeypatch.setattr(directory, "authenticate", wait)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(link.enter, "guest", b"guest", "127.0.0.1")
-            await wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        is_right.set()
-        for _ in range(3):
-            guest = await link.enter("guest", b"guest", "127.0.0.1")
-            assert guest is not None
-            guest.leave()
-        account = await directory.authenticate("guest", b"guest", "127.0.0.1")
-        assert account is not None
+    monkeypatch.setattr(directory, "authenticate", wait)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.enter, "guest", b"guest", "127.0.0.1")
         await wait_all_tasks_blocked()
-        assert not account._told
-        assert await link.enter("guest", b"guest", "127.0.0.1") is not None
-        assert len(account._told) == 1
-        await link._stream.aclose()
-        await wait_all_tasks_blocked()
-        assert not account._told
+        nursery.cancel_scope.cancel()
+    is_right.set()
+    for _ in range(3):
+        guest = await link.enter("guest", b"guest", "127.0.0.1")
+        assert guest is not None
+        guest.leave()
+    account = await directory.authenticate("guest", b"guest", "127.0.0.1")
+    assert account is not None
+    await wait_all_tasks_blocked()
+    assert not account._told
+    assert await link.enter("guest", b"guest", "127.0.0.1") is not None
+    assert len(account._told) == 1
+    await link._stream.aclose()
+    await wait_all_tasks_blocked()
+    assert not account._told
 
 
-async def test_what_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
+async def _sleep(_call: Call, request: Slow) -> int:
+    await trio.sleep(request.seconds)
+    return 7
+
+
+async def test_what_nobody_waits_for_is_cancelled(server: Harness) -> None:
     seen: list[str] = []
 
     async def handle(_call: Call, request: Slow) -> int:
         try:
-            await trio.sleep(request.seconds)
+            return await _sleep(_call, request)
         except trio.Cancelled:
             seen.append("cancelled")
             raise
-        seen.append("done")
-        return 7
 
-    async with (
-        harness(tmp_path) as server,
-        link_to(server, Engine({Slow: handle}, hosts=())) as link,
-    ):
+    async with link_to(server, Engine({Slow: handle}, hosts=())) as link:
         with trio.move_on_after(0.01):
             await link.door.ask(Slow(seconds=1_000))
         await wait_all_tasks_blocked()
@@ -278,14 +275,9 @@ async def test_what_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
             await link.door.ask(Slow())
 
 
-async def test_too_much_at_once_is_refused_and_who_gives_up_makes_room(tmp_path: Path) -> None:
-    async def handle(_call: Call, request: Slow) -> int:
-        await trio.sleep(request.seconds)
-        return 7
-
+async def test_too_much_at_once_is_refused_and_who_gives_up_makes_room(server: Harness) -> None:
     async with (
-        harness(tmp_path) as server,
-        link_to(server, Engine({Slow: handle}, hosts=())) as link,
+        link_to(server, Engine({Slow: _sleep}, hosts=())) as link,
         trio.open_nursery() as nursery,
     ):
         for _ in range(999):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.metrics import Metrics
-from tests.support.server import Harness
+from tests.support.server import Harness, Peer
 
 ASKED = Path(__file__).parents[1] / "vectors" / "dashboards.txt"
 # They join every metric with this one, by these labels.
@@ -23,10 +23,8 @@ def asked() -> list[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("path", ["", "/per-object"])
-async def test_every_metric_that_dashboards_ask_for(server: Harness, path: str) -> None:
-    peer = await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+async def test_every_metric_that_dashboards_ask_for(server: Harness, peer: Peer, path: str) -> None:
+    await peer.begin("s")
     await peer.store([b"a"])
     found = await Metrics(server).scrape(path)
     wanted = asked()

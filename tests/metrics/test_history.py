@@ -20,7 +20,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         yield running
 
 
-def history_of(server: Harness) -> History:
+@pytest.fixture
+def history(server: Harness) -> History:
     return server.server.broker.history
 
 
@@ -28,15 +29,16 @@ async def publish(peer: Peer, count: int, first_id: int) -> None:
     await peer.store([b"x" * 100] * count, first_id=first_id)
 
 
-async def test_rates_of_the_server_and_of_a_stream(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+async def test_rates_of_the_server_and_of_a_stream(
+    server: Harness, peer: Peer, history: History
+) -> None:
+    await peer.begin("s")
     await trio.sleep(20.05)
     await publish(peer, 50, 1)
     await peer.subscribe("s")
     await peer.bodies(50)
     await trio.sleep(20)
-    moments = history_of(server).server()
+    moments = history.server()
     assert len(moments) == 8
     assert all(b.at_ms - a.at_ms in range(4_900, 5_200) for a, b in pairwise(moments))
     busy: list[Moment] = [m for m in moments if m.messages_in]
@@ -49,15 +51,13 @@ async def test_rates_of_the_server_and_of_a_stream(server: Harness, peer: Peer) 
     assert busy[0].confirm_p99 is not None
     assert 0 < busy[0].confirm_p50 <= busy[0].confirm_p99
     assert moments[-1].confirm_p50 is None
-    stream = history_of(server).stream(server.host.find("s"))
+    stream = history.stream(server.host.find("s"))
     assert [round(one.messages_in, 1) for one in stream] == [2.5]
     assert stream[0].bytes_out > 0
 
 
-async def test_an_hour_and_no_more(server: Harness, peer: Peer) -> None:
-    history = history_of(server)
-    await peer.create("s")
-    await peer.declare("s")
+async def test_an_hour_and_no_more(server: Harness, peer: Peer, history: History) -> None:
+    await peer.begin("s")
     stream = server.host.find("s")
     for n in range(400):
         if n < 200:
@@ -72,8 +72,9 @@ async def test_an_hour_and_no_more(server: Harness, peer: Peer) -> None:
     assert len(history.server()) == 720
 
 
-async def test_streams_that_are_gone_are_forgotten(server: Harness, peer: Peer) -> None:
-    history = history_of(server)
+async def test_streams_that_are_gone_are_forgotten(
+    server: Harness, peer: Peer, history: History
+) -> None:
     for name in ("s", "t"):
         await peer.create(name)
         server.host.find(name).traffic.sent_to_amqp(1, 1)
@@ -87,26 +88,25 @@ async def test_streams_that_are_gone_are_forgotten(server: Harness, peer: Peer) 
 
 
 async def test_so_many_streams_and_no_more(
-    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    server: Harness, peer: Peer, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_STREAMS", 3)
     for n in range(5):
         await peer.create(f"s{n}")
         server.host.find(f"s{n}").traffic.sent_to_amqp(1, 1)
-    history = history_of(server)
     await history.sample_streams()
     shown = [len(history.stream(server.host.find(f"s{n}"))) for n in range(5)]
     assert sorted(shown) == [0, 0, 1, 1, 1]
 
 
-async def test_delays_of_the_loop_are_seen(server: Harness) -> None:
+async def test_delays_of_the_loop_are_seen(server: Harness, history: History) -> None:
     traffic = server.server.broker.traffic
     await trio.sleep(10)
     seen = sum(traffic.loop_delay_seconds.counts)
     assert 36 <= seen <= 41
-    history_of(server)._longest_delay = 0.25
-    history_of(server).sample()
-    assert history_of(server).server()[-1].loop_delay == 0.25
+    history._longest_delay = 0.25
+    history.sample()
+    assert history.server()[-1].loop_delay == 0.25
 
 
 def test_quantiles() -> None:

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +124,3 @@ def test_prometheus_understands_them(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "13 rules found" in result.stdout
-
-
-def test_files_are_shipped() -> None:
-    for name in ("dashboard.json", "alerts.yaml"):
-        assert files("streamd.cli").joinpath(name).is_file()

@@ -19,17 +19,20 @@ from streamd.wire.amqp091 import methods as m
 from streamd.wire.stream import commands as c
 from tests.support.amqp import Delivery, open_peer
 from tests.support.metrics import Metrics, Scraped
-from tests.support.server import NEXT, OK, Harness
+from tests.support.server import NEXT, OK, Harness, Peer
 from tests.support.tier import FakeTier
 
 STREAM, AMQP = {"protocol": "stream"}, {"protocol": "amqp091"}
 QUEUE_TYPE = {"queue_type": "rabbit_stream_queue"}
 
 
-async def test_the_stream_protocol(server: Harness) -> None:
-    metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+@pytest.fixture
+def metrics(server: Harness) -> Metrics:
+    return Metrics(server)
+
+
+async def test_the_stream_protocol(metrics: Metrics, peer: Peer) -> None:
+    await peer.begin("s")
     await peer.store([b"x" * 90] * 7)
     await peer.store([b"y"] * 3, first_id=8)
     await peer.subscribe("s")
@@ -64,8 +67,8 @@ async def test_the_stream_protocol(server: Harness) -> None:
     assert falling(found, after) == []
 
 
-async def test_amqp(server: Harness) -> None:
-    metrics, amqp = Metrics(server), await open_peer(server)
+async def test_amqp(server: Harness, metrics: Metrics) -> None:
+    amqp = await open_peer(server)
     await amqp.declare("s")
     await amqp.declare("s")
     await amqp.store("s", b"x" * 50, b"y" * 5_000)
@@ -107,10 +110,8 @@ async def test_amqp(server: Harness) -> None:
     assert falling(found, after) == []
 
 
-async def test_chunks_that_a_filter_rules_out(server: Harness) -> None:
-    metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+async def test_chunks_that_a_filter_rules_out(metrics: Metrics, peer: Peer) -> None:
+    await peer.begin("s")
     for n, value in enumerate((b"a", b"b", b"c", None)):
         await peer.store([b"m"] * 4, first_id=1 + 4 * n, values=[value] * 4)
     await peer.subscribe("s", filter__0="b")
@@ -132,12 +133,10 @@ async def test_chunks_that_a_filter_rules_out(server: Harness) -> None:
 
 
 async def test_counters_do_not_fall_while_consumers_learn_that_their_stream_is_gone(
-    server: Harness,
+    server: Harness, metrics: Metrics, peer: Peer
 ) -> None:
     """A reader outlives its stream for a moment: what it has read counts all the time."""
-    metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"m"] * 4)
     await peer.subscribe("s")
     await peer.bodies(4)
@@ -154,10 +153,9 @@ async def test_counters_do_not_fall_while_consumers_learn_that_their_stream_is_g
     assert not server.server.broker.traffic._gone
 
 
-async def test_lag_in_messages_and_seconds(server: Harness) -> None:
-    metrics, peer, slow = Metrics(server), await server.peer(), await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+async def test_lag_in_messages_and_seconds(server: Harness, metrics: Metrics, peer: Peer) -> None:
+    slow = await server.peer()
+    await peer.begin("s")
     await peer.store([b"m"])
     await slow.subscribe("s", credit=1, name="reader")
     await slow.bodies(1)
@@ -176,8 +174,9 @@ async def test_lag_in_messages_and_seconds(server: Harness) -> None:
     assert (await metrics.scrape()).of("streamd_stream_lag_seconds") == 40
 
 
-async def test_what_stream_clients_are_told_goes_wrong(server: Harness) -> None:
-    metrics, peer = Metrics(server), await server.peer()
+async def test_what_stream_clients_are_told_goes_wrong(
+    server: Harness, metrics: Metrics, peer: Peer
+) -> None:
     await peer.create("s")
     await peer.code(c.Create, "s", ())
     await peer.code(c.Delete, "t")
@@ -225,8 +224,7 @@ def _counters(found: Scraped) -> Iterator[tuple[str, frozenset[tuple[str, str]]]
             yield name, labels
 
 
-async def test_standing_selectors(server: Harness) -> None:
-    metrics, peer = Metrics(server), await server.peer()
+async def test_standing_selectors(server: Harness, metrics: Metrics, peer: Peer) -> None:
     await peer.create("s")
     await server.host.settings.put_selector("s", parse_standing("group", "union", "TRUE"))
     await peer.declare("s")
@@ -236,8 +234,8 @@ async def test_standing_selectors(server: Harness) -> None:
     assert found.of("streamd_standing_selector_matches_total", **labels) == 1
 
 
-async def test_amqp_consumers_that_read_in_vain(server: Harness) -> None:
-    metrics, amqp = Metrics(server), await open_peer(server)
+async def test_amqp_consumers_that_read_in_vain(server: Harness, metrics: Metrics) -> None:
+    amqp = await open_peer(server)
     await amqp.declare("s")
     await amqp.store("s", b"x", b"y")
     await amqp.consume("s", x_stream_offset="first", x_stream_sql="kind = 'none'")
@@ -259,11 +257,9 @@ async def test_sizes_of_messages_that_go_nowhere_do_not_pile_up(server: Harness)
 
 
 async def test_what_is_stored_counts_also_when_segments_and_logs_come_and_go(
-    server: Harness,
+    server: Harness, metrics: Metrics, peer: Peer
 ) -> None:
-    metrics, peer = Metrics(server), await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="4000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000", max_length_bytes="4000")
     stream = server.host.find("s")
     for n in range(30):
         await peer.store([b"x" * 400] * 2, first_id=1 + 2 * n)
@@ -285,8 +281,7 @@ async def test_what_is_stored_counts_also_when_segments_and_logs_come_and_go(
     assert falling(found, after) == []
 
 
-async def test_streams_that_take_no_messages(server: Harness) -> None:
-    metrics = Metrics(server)
+async def test_streams_that_take_no_messages(server: Harness, metrics: Metrics) -> None:
     for name in "abc":
         await server.host.create(name, [])
     server.host.find("a").life._cannot_open("a fault")
@@ -302,8 +297,9 @@ async def test_streams_that_take_no_messages(server: Harness) -> None:
     assert found.of("rabbitmq_alarms_free_disk_space_watermark") == 1
 
 
-async def test_a_stream_that_nobody_has_looked_at_is_not_told_as_empty(server: Harness) -> None:
-    peer = await server.peer()
+async def test_a_stream_that_nobody_has_looked_at_is_not_told_as_empty(
+    server: Harness, peer: Peer
+) -> None:
     await peer.create("s")
     server.host.find("s").life._figures = None  # as it is for a moment after the start
     found = await Metrics(server).scrape("/per-object")
@@ -312,10 +308,11 @@ async def test_a_stream_that_nobody_has_looked_at_is_not_told_as_empty(server: H
     assert found.of("streamd_streams_known") == 0
 
 
-async def test_of_many_turns_in_a_millisecond_a_few_are_measured_for_all(server: Harness) -> None:
-    peer, seen = await server.peer(), server.server.broker.traffic.confirm_seconds
-    await peer.create("s")
-    await peer.declare("s")
+async def test_of_many_turns_in_a_millisecond_a_few_are_measured_for_all(
+    server: Harness, peer: Peer
+) -> None:
+    seen = server.server.broker.traffic.confirm_seconds
+    await peer.begin("s")
     for n in range(10):
         await peer.store([b"m"], first_id=1 + n)
     assert sum(seen.counts) == 2
@@ -332,8 +329,7 @@ async def test_latency_is_that_of_each_message(
     ticks = itertools.count(1)
     monkeypatch.setattr(log_writer.time, "monotonic", lambda: float(next(ticks)))
     peer, seen = await server.peer(), server.server.broker.traffic.confirm_seconds
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for n in range(3):
         await trio.sleep(0.01)
         await peer.store([b"m"] * 2, first_id=1 + 2 * n)
@@ -341,10 +337,9 @@ async def test_latency_is_that_of_each_message(
 
 
 async def test_so_many_names_of_consumers_and_no_more(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "MAX_NAMES", 3)
-    peer = await server.peer()
     await peer.create("s")
     for n in range(5):
         await peer.subscribe("s", subscription_id=n, name=f"n{n}")
@@ -353,11 +348,9 @@ async def test_so_many_names_of_consumers_and_no_more(
     assert found.of("streamd_stream_consumers", vhost="/", stream="s") == 5
 
 
-async def test_totals_are_sums_or_the_highest(server: Harness) -> None:
-    peer, metrics = await server.peer(), Metrics(server)
+async def test_totals_are_sums_or_the_highest(metrics: Metrics, peer: Peer) -> None:
     for n, name in enumerate("st"):
-        await peer.create(name)
-        await peer.declare(name, publisher_id=n)
+        await peer.begin(name, n)
         await peer.store([b"m"] * (2 + n), publisher_id=n)
         await peer.subscribe(name, credit=0, subscription_id=n)
     found = await metrics.scrape()
@@ -367,13 +360,12 @@ async def test_totals_are_sums_or_the_highest(server: Harness) -> None:
 
 
 async def test_a_stream_that_goes_while_a_scrape_comes_to_it(
-    server: Harness, monkeypatch: pytest.MonkeyPatch
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not told, but what has gone through it counts: once."""
     monkeypatch.setattr("streamd.net.turns._TURN_SECONDS", -1)  # others have it after each stream
-    peer, told = await server.peer(), list[AllStreams]()
-    await peer.create("s")
-    await peer.declare("s")
+    told = list[AllStreams]()
+    await peer.begin("s")
     await peer.store([b"m"] * 7)
     for n in range(100):
         await peer.create(f"before-{n}")
@@ -397,8 +389,7 @@ async def test_a_stream_that_goes_while_a_scrape_comes_to_it(
     assert len(table) == len(told[0].streams) - (last in [s.name for s in told[0].streams])
 
 
-async def test_the_tier(server: Harness) -> None:
-    metrics = Metrics(server)
+async def test_the_tier(server: Harness, metrics: Metrics) -> None:
     assert not [name for name, _ in await metrics.scrape() if name.startswith("streamd_tier_")]
     server.server.broker.tier = tier = FakeTier()
     found = await metrics.scrape()

@@ -29,6 +29,7 @@ from streamd.wire.amqp091.codec import (
     encode_method,
     method_frame,
 )
+from tests.processes.conftest import Start
 from tests.processes.impatient import MODULE
 from tests.processes.test_processes import children, eventually, is_running
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
@@ -46,22 +47,11 @@ HEAD_OF_ACK = ACK[:11]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path / "data", "--amqp-processes", "2").start()
-    try:
-        yield process
-    finally:
-        process.end()
+def server(start: Start) -> Iterator[ServerProcess]:
+    process = start("--amqp-processes", "2")
+    yield process
+    process.end()
     assert "Traceback" not in process.log.read_text()
-
-
-@pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path / "data", "--amqp-processes", "2", module=MODULE).start()
-    try:
-        yield process
-    finally:
-        process.end()
 
 
 class Publisher:
@@ -175,8 +165,8 @@ async def test_what_was_confirmed_is_there_when_all_were_killed(server: ServerPr
     await check(server, publisher, "s")
 
 
-def test_a_door_that_does_not_answer_is_ended(impatient: ServerProcess) -> None:
-    server = impatient
+def test_a_door_that_does_not_answer_is_ended(start: Start) -> None:
+    server = start("--amqp-processes", "2", module=MODULE)
     engine, one, two = children(server.pid)
     os.kill(one, signal.SIGSTOP)
     declare(server, "s")  # the other one takes whoever comes
@@ -195,22 +185,18 @@ def test_clients_are_told_that_the_server_stops(server: ServerProcess) -> None:
     assert server.wait() == 0
 
 
-def test_connections_are_listed_with_where_their_clients_are(tmp_path: Path) -> None:
-    options = ("--amqp-processes", "1", "--http-port", "0")
-    server = ServerProcess(tmp_path / "data", *options).start()
+def test_connections_are_listed_with_where_their_clients_are(start: Start) -> None:
+    server = start("--amqp-processes", "1", "--http-port", "0")
 
     def listed() -> list[tuple[str, int]]:
         url = f"http://127.0.0.1:{server.http_port}/api/connections"
         answer = httpx.get(url, auth=("guest", "guest"), timeout=PATIENCE_SECONDS)
         return [(one["peer_host"], one["peer_port"]) for one in answer.json()]
 
-    try:
-        with socket.create_connection(("127.0.0.1", server.amqp_port)) as peer:
-            peer.sendall(PROTOCOL_HEADER + b"".join(method_frame(0, one) for one in LOGIN))
-            eventually(lambda: listed() == [peer.getsockname()])
-        eventually(lambda: not listed())
-    finally:
-        server.end()
+    with socket.create_connection(("127.0.0.1", server.amqp_port)) as peer:
+        peer.sendall(PROTOCOL_HEADER + b"".join(method_frame(0, one) for one in LOGIN))
+        eventually(lambda: listed() == [peer.getsockname()])
+    eventually(lambda: not listed())
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ import pytest
 
 from clients import connect
 from streamd.processes import parent
+from tests.processes.conftest import Start
 from tests.processes.impatient import MODULE, SECONDS
 from tests.support.process import PATIENCE_SECONDS, ServerProcess
 
@@ -51,21 +52,13 @@ def eventually(look: object) -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path / "data", "--metrics-port", "0").start()
-    try:
-        yield process
-    finally:
-        process.end()
+def server(start: Start) -> ServerProcess:
+    return start("--metrics-port", "0")
 
 
 @pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path / "data", "--metrics-port", "0", module=MODULE).start()
-    try:
-        yield process
-    finally:
-        process.end()
+def impatient(start: Start) -> ServerProcess:
+    return start("--metrics-port", "0", module=MODULE)
 
 
 def scrape(server: ServerProcess) -> str:
@@ -220,63 +213,45 @@ def test_signals_stop_all_in_order(server: ServerProcess, number: signal.Signals
     assert "ERROR" not in text
 
 
-def test_ctrl_c_reaches_all_processes_and_stops_once(tmp_path: Path) -> None:
+def test_ctrl_c_reaches_all_processes_and_stops_once(server: ServerProcess) -> None:
     """A terminal sends SIGINT to all of them: children leave it to the parent."""
-    server = ServerProcess(tmp_path / "data", "--metrics-port", "0").start()
-    try:
-        for pid in (*children(server.pid), server.pid):
-            os.kill(pid, signal.SIGINT)
-        assert server.wait() == 0
-        assert server.log.read_text().count("stopping") == 1
-    finally:
-        server.end()
+    for pid in (*children(server.pid), server.pid):
+        os.kill(pid, signal.SIGINT)
+    assert server.wait() == 0
+    assert server.log.read_text().count("stopping") == 1
 
 
-async def test_the_api_and_the_console_are_a_door_of_their_own(tmp_path: Path) -> None:
-    options = ("--metrics-port", "0", "--http-port", "0")
-    server = ServerProcess(tmp_path / "data", *options).start()
-    try:
-        engine, api, metrics = children(server.pid)
-        url = f"http://127.0.0.1:{server.http_port}"
-        login = ("guest", "guest")
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, auth=login) as http:
-            os.kill(api, signal.SIGSTOP)  # so that it cannot answer, nor end
-            await publish(server, 10)
-            assert told(server, "streamd_stored_messages_total") == 10
-            os.kill(api, signal.SIGKILL)
-            (stream,) = (await http.get("/api/queues")).json()
-            assert (stream["name"], stream["messages"]) == ("s", 10)
-            assert (await http.delete("/api/queues/%2F/s")).status_code == 204
-            assert (await http.get("/healthz")).status_code == 200
-        now = children(server.pid)
-        assert {engine, metrics} < set(now)
-        assert len(now) == 3
-        assert "the process for HTTP has ended by SIGKILL" in server.log.read_text()
-    finally:
-        server.end()
+async def test_the_api_and_the_console_are_a_door_of_their_own(start: Start) -> None:
+    server = start("--metrics-port", "0", "--http-port", "0")
+    engine, api, metrics = children(server.pid)
+    url = f"http://127.0.0.1:{server.http_port}"
+    login = ("guest", "guest")
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, auth=login) as http:
+        os.kill(api, signal.SIGSTOP)  # so that it cannot answer, nor end
+        await publish(server, 10)
+        assert told(server, "streamd_stored_messages_total") == 10
+        os.kill(api, signal.SIGKILL)
+        (stream,) = (await http.get("/api/queues")).json()
+        assert (stream["name"], stream["messages"]) == ("s", 10)
+        assert (await http.delete("/api/queues/%2F/s")).status_code == 204
+        assert (await http.get("/healthz")).status_code == 200
+    now = children(server.pid)
+    assert {engine, metrics} < set(now)
+    assert len(now) == 3
+    assert "the process for HTTP has ended by SIGKILL" in server.log.read_text()
 
 
-def test_with_a_login_and_in_one_process(tmp_path: Path) -> None:
-    for options in ((), ("--single-process",)):
-        server = ServerProcess(
-            tmp_path / f"data{len(options)}",
-            "--metrics-port",
-            "0",
-            "--metrics-login",
-            "on",
-            *options,
-            module="tests.support.impatient",
-        ).start()
-        try:
-            assert len(children(server.pid)) == (0 if options else 2)
-            url = f"http://127.0.0.1:{server.metrics_port}/metrics"
-            assert httpx.get(url).status_code == 401
-            assert httpx.get(url, auth=("guest", "wrong")).status_code == 401
-            answer = httpx.get(url, auth=("guest", "guest"))
-            assert answer.status_code == 200
-            assert 'rabbitmq_auth_attempts_failed_total{protocol="http"} 1\n' in answer.text
-        finally:
-            server.end()
+@pytest.mark.parametrize("options", [(), ("--single-process",)])
+def test_with_a_login(start: Start, options: tuple[str, ...]) -> None:
+    settings = ("--metrics-port", "0", "--metrics-login", "on")
+    server = start(*settings, *options, module="tests.support.impatient")
+    assert len(children(server.pid)) == (0 if options else 2)
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, auth=("guest", "wrong")).status_code == 401
+    answer = httpx.get(url, auth=("guest", "guest"))
+    assert answer.status_code == 200
+    assert 'rabbitmq_auth_attempts_failed_total{protocol="http"} 1\n' in answer.text
 
 
 def test_what_cannot_start_says_so_once(server: ServerProcess) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from clients import Message, connect
 from clients.errors import StreamNotAvailable
+from tests.processes.conftest import Start
 from tests.processes.test_processes import children, eventually, is_running
 from tests.support.process import ServerProcess
 
@@ -30,12 +30,8 @@ def searching(server: ServerProcess) -> list[int]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path / "data").start()
-    try:
-        yield process
-    finally:
-        process.end()
+def server(start: Start) -> ServerProcess:
+    return start()
 
 
 async def fill(server: ServerProcess, name: str = "s") -> None:
@@ -128,11 +124,8 @@ async def test_they_end_with_the_engine(server: ServerProcess, number: signal.Si
     eventually(lambda: not is_running(pid))
 
 
-async def test_a_single_process_searches_by_itself(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "data", "--single-process").start()
-    try:
-        await fill(server)
-        assert await found(server, sql="region = 'US'") == [*range(0, NUMBER, 7)]
-        assert not searching(server)
-    finally:
-        server.end()
+async def test_a_single_process_searches_by_itself(start: Start) -> None:
+    server = start("--single-process")
+    await fill(server)
+    assert await found(server, sql="region = 'US'") == [*range(0, NUMBER, 7)]
+    assert not searching(server)

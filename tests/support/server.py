@@ -38,7 +38,15 @@ from streamd.net.transport import (
 from streamd.net.wakeup import Wakeup
 from streamd.operations import passwords
 from streamd.processes.amqp import relay
-from streamd.server import AMQP, AMQP_IN_DOORS, STREAM, ServedProtocol, Server, open_server
+from streamd.server import (
+    AMQP,
+    AMQP_IN_DOORS,
+    STREAM,
+    ServedProtocol,
+    Server,
+    StartError,
+    open_server,
+)
 from streamd.wire.stream import NEED_DATA, Connection, ResponseCode, Role, commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
 from streamd.wire.stream.publish import Outgoing, encode_entries, encode_filtered_entries
@@ -342,6 +350,13 @@ class Peer(AnyPeer):
     async def declare(self, name: str, publisher_id: int = 1, reference: str = "") -> None:
         assert await self.code(c.DeclarePublisher, publisher_id, reference, name) == OK
 
+    async def begin(
+        self, name: str, publisher_id: int = 1, reference: str = "", **arguments: str
+    ) -> None:
+        """Create a stream and declare a publisher of it."""
+        await self.create(name, **arguments)
+        await self.declare(name, publisher_id, reference)
+
     async def publish(
         self,
         bodies: Sequence[bytes],
@@ -512,6 +527,18 @@ class Harness:
         await peer.log_in(**login)
         return peer
 
+    async def consumer(self, name: str, /, *arguments: Any, **properties: Any) -> Peer:
+        """A peer that reads a stream; see `Peer.subscribe`."""
+        peer = await self.peer()
+        await peer.subscribe(name, *arguments, **properties)
+        return peer
+
+    async def publisher(self, name: str, *declared: Any, is_new: bool = False, **more: Any) -> Peer:
+        """A peer that publishes to a stream; see `Peer.declare`, of a new one `Peer.begin`."""
+        peer = await self.peer()
+        await (peer.begin if is_new else peer.declare)(name, *declared, **more)
+        return peer
+
 
 async def inline(work: Callable[..., Any], *arguments: object) -> Any:
     await trio.lowlevel.checkpoint()
@@ -594,3 +621,17 @@ async def harness(
     with simulated(beat_seconds):
         async with serving(folder, now_ms, is_polled=is_polled, **settings) as running:
             yield running
+
+
+@asynccontextmanager
+async def with_peer(folder: Path, **settings: Any) -> AsyncIterator[tuple[Harness, Peer]]:
+    """See `harness`; and a peer that has logged in."""
+    async with harness(folder, **settings) as server:
+        yield server, await server.peer()
+
+
+async def fails_to_start(folder: Path, why: str, **settings: Any) -> None:
+    """A server over `folder` serves nothing, and says why."""
+    with pytest.raises(StartError, match=why):
+        async with harness(folder, **settings):
+            pass

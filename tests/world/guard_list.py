@@ -1980,7 +1980,7 @@ _NODES = [
         "nodes",
         "streamd/connections/stream/relay.py",
         "            if node is None:\n                return False\n",
-        "            if node is None or isinstance(command, c.Find):\n                return False\n",
+        "            if node is None or type(command) is c.Find:\n                return False\n",
     ),
     Guard(
         "nobody uses a stream whose arguments are not known",

@@ -189,10 +189,7 @@ class World:
         if only is not None:
             self.only = [name for name in self._programs if name in set(only)]
         else:
-            self.only = _some(list(self._programs), choice)
-            if (few := Random(f"{seed}/few")).random() < _FEW:
-                kept = few.sample(self.only, min(_MOST_OF_FEW, len(self.only)))
-                self.only = [name for name in self.only if name in kept]
+            self.only = _few(_some(list(self._programs), choice), Random(f"{seed}/few"))
         names = _some(list(self._harms), choice)
         self.faults = list(_faults(names, choice) if faults is None else faults)
 
@@ -630,6 +627,14 @@ def _some(names: list[str], chance: Random) -> list[str]:
     """All, or a few, in order."""
     share = chance.choice((0.2, 0.4, 0.6, 1))
     return [name for name in names if chance.random() < share] or [chance.choice(names)]
+
+
+def _few(names: list[str], chance: Random) -> list[str]:
+    """A few of them, in most worlds."""
+    if chance.random() >= _FEW:
+        return names
+    kept = chance.sample(names, min(_MOST_OF_FEW, len(names)))
+    return [name for name in names if name in kept]
 
 
 def _faults(names: list[str], chance: Random) -> Iterable[Fault]:

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from streamd.operations.argument_kinds import Age
 from streamd.operations.arguments import filter_properties, policy_of
 from streamd.operations.routing import Binding, ExchangeRow, as_super_stream
 from streamd.wire.stream import commands as c
-from tests.support.server import OK, harness
+from tests.support.server import OK, harness, with_peer
 
 
 @pytest.fixture
@@ -118,12 +119,18 @@ _EXCHANGES = [
 ]
 
 
+@contextmanager
+def database(folder: Path) -> Iterator[sqlite3.Connection]:
+    """The file of a catalog, for another program."""
+    with closing(sqlite3.connect(folder / "catalog.sqlite")) as db, db:
+        yield db
+
+
 def write_old(folder: Path, version: int) -> None:
     """A catalog as a program that knew this version wrote it."""
     vector = Path(__file__).parents[2] / "vectors" / "catalogs" / f"version-{version}.sql"
-    db = sqlite3.connect(folder / "catalog.sqlite")
-    db.executescript(vector.read_text())
-    db.close()
+    with database(folder) as db:
+        db.executescript(vector.read_text())
 
 
 @pytest.mark.parametrize("version", range(1, 9))
@@ -166,16 +173,13 @@ def test_an_older_catalog_is_taken_over(tmp_path: Path, version: int) -> None:
 
 def test_ages_of_an_older_catalog_get_their_unit(tmp_path: Path) -> None:
     write_old(tmp_path, 6)
-    db = sqlite3.connect(tmp_path / "catalog.sqlite")
-    for seconds in (1, 90, 120, 3_600, 86_400, 864_000, 31_536_000):
-        text = f'{{"max-age": {seconds}, "max-length-bytes": {seconds}}}'
-        row = ("/", f"{seconds}", text, text)
-        db.execute("INSERT INTO streams VALUES (?, ?, ?, ?)", row)
-    db.commit()
-    db.close()
-    catalog = Catalog(str(tmp_path))
-    found = {row.name: row for row in catalog.streams() if row.name.isdigit()}
-    catalog.close()
+    with database(tmp_path) as db:
+        for seconds in (1, 90, 120, 3_600, 86_400, 864_000, 31_536_000):
+            text = f'{{"max-age": {seconds}, "max-length-bytes": {seconds}}}'
+            row = ("/", f"{seconds}", text, text)
+            db.execute("INSERT INTO streams VALUES (?, ?, ?, ?)", row)
+    with closing(Catalog(str(tmp_path))) as catalog:
+        found = {row.name: row for row in catalog.streams() if row.name.isdigit()}
     ages = {name: str(row.arguments["max-age"]) for name, row in found.items()}
     assert ages == {
         "1": "1s",
@@ -194,15 +198,12 @@ def test_ages_of_an_older_catalog_get_their_unit(tmp_path: Path) -> None:
 
 def test_a_comma_in_a_filter_property_of_an_older_catalog_stays_part_of_it(tmp_path: Path) -> None:
     write_old(tmp_path, 7)
-    db = sqlite3.connect(tmp_path / "catalog.sqlite")
-    for name in ("region", "a,b", "[a,b]", "a],b", "[x]"):
-        text = json.dumps({"stream-filter-property": name, "max-age": "1h"})
-        db.execute("INSERT INTO streams VALUES ('/', ?, ?, '{}', 1)", (f"of {name}", text))
-    db.commit()
-    db.close()
-    catalog = Catalog(str(tmp_path))
-    found = [row for row in catalog.streams() if row.name.startswith("of ")]
-    catalog.close()
+    with database(tmp_path) as db:
+        for name in ("region", "a,b", "[a,b]", "a],b", "[x]"):
+            text = json.dumps({"stream-filter-property": name, "max-age": "1h"})
+            db.execute("INSERT INTO streams VALUES ('/', ?, ?, '{}', 1)", (f"of {name}", text))
+    with closing(Catalog(str(tmp_path))) as catalog:
+        found = [row for row in catalog.streams() if row.name.startswith("of ")]
     assert len(found) == 5
     for row in found:
         assert filter_properties(row.arguments) == (row.name.removeprefix("of "),)
@@ -240,12 +241,9 @@ async def test_an_older_super_stream_serves(tmp_path: Path) -> None:
             await server.host.create(name, [])
     (tmp_path / "catalog.sqlite").unlink()
     write_old(tmp_path, 5)
-    db = sqlite3.connect(tmp_path / "catalog.sqlite")
-    db.execute("DELETE FROM users")  # so that there is a password for guest
-    db.commit()
-    db.close()
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    with database(tmp_path) as db:
+        db.execute("DELETE FROM users")  # so that there is a password for guest
+    async with with_peer(tmp_path) as (server, peer):
         assert (await peer.ask(c.Partitions, "super")).streams == ("p-1", "p-0", "p-1")
         assert (await peer.ask(c.Route, "again", "super")).streams == ("p-1",)
         assert Stepwise(server.host.topology.reach("x", ["a"], {})).result == ["s", "p-0"]

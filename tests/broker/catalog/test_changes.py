@@ -239,19 +239,18 @@ async def test_two_administrators_do_not_remove_each_other(server: Harness) -> N
     assert sorted(outcomes) == ["PRECONDITION_FAILED", "done"]
 
 
-async def test_the_catalog_cannot_be_written(tmp_path: Path) -> None:
+async def test_the_catalog_cannot_be_written(server: Harness) -> None:
     """Every change is refused then, and leaves everything as it was."""
-    async with harness(tmp_path) as server:
-        await prepare(server)
-        await server.server.directory.put_user("bob", b"x", [])
-        before = state(server)
-        catalog = server.server.broker.catalog._catalog
-        catalog._db.execute("PRAGMA query_only = 1")
-        for name, action in ACTIONS.items():
-            assert await _outcome(partial(action, server)) == "INTERNAL_ERROR", name
-            assert state(server) == before, name
-        catalog._db.execute("PRAGMA query_only = 0")
-        await server.host.create("new", [])
+    await prepare(server)
+    await server.server.directory.put_user("bob", b"x", [])
+    before = state(server)
+    catalog = server.server.broker.catalog._catalog
+    catalog._db.execute("PRAGMA query_only = 1")
+    for name, action in ACTIONS.items():
+        assert await _outcome(partial(action, server)) == "INTERNAL_ERROR", name
+        assert state(server) == before, name
+    catalog._db.execute("PRAGMA query_only = 0")
+    await server.host.create("new", [])
 
 
 def test_streams_and_users_at_once_in_threads(tmp_path: Path) -> None:
@@ -293,9 +292,7 @@ async def _slowly(work: Callable[..., Any], *arguments: object) -> Any:
 
 async def _copies_of_each_step(server: Harness, folder: Path) -> list[Path]:
     """What a kill leaves while one publishes, and another one changes selectors."""
-    peer = await server.peer()
-    await peer.create("s")
-    await peer.declare("s")
+    peer = await server.publisher("s", is_new=True)
     copies: list[Path] = []
 
     async def publish() -> None:

@@ -78,7 +78,8 @@ def _changes() -> st.SearchStrategy[Change]:
     return one.map(lambda change: change)
 
 
-def _entry(taken: Taken, revision: int) -> Entry:
+def logged(taken: Taken, revision: int) -> Entry:
+    """An entry of the log, with what was taken for it."""
     return Entry(
         tier="t",
         revision=revision,
@@ -130,18 +131,18 @@ def test_snapshot_and_entries_are_the_catalog(data: st.DataObject) -> None:
                 notes.check(log[behind:], _STATE)
                 with closing(notes.copy()) as copy:
                     while (taken := take(copy)).rows:
-                        log.append(_entry(taken, len(log) + 1))
+                        log.append(logged(taken, len(log) + 1))
                         forget(copy, taken.change)
                         notes.written(_STATE, taken.change)
                     snapshot = packed(copy)
                 log, behind = [], 0
             elif (taken := notes.take()).rows:
-                log.append(_entry(taken, len(log) + 1))
+                log.append(logged(taken, len(log) + 1))
                 if step == "log" and behind == len(log) - 1:
                     notes.written(_STATE, taken.change)
                     behind = len(log)
         if (taken := notes.take()).rows:
-            log.append(_entry(taken, len(log) + 1))
+            log.append(logged(taken, len(log) + 1))
         catalog.close()
         there = Path(folder, "there")
         there.mkdir()
@@ -172,7 +173,7 @@ def test_a_backup_gets_what_the_log_has_and_keeps_what_is_noted(tmp_path: Path) 
     shutil.copytree(now, backup)
     with closing(Catalog(str(now))) as catalog:
         _with_user(catalog, "a", "second")
-    entry = _entry(notes.take(), 1)
+    entry = logged(notes.take(), 1)
     older = Unlogged(str(backup))
     older.written(_STATE, older.count())
     with closing(Catalog(str(backup))) as catalog:
@@ -193,7 +194,7 @@ def test_what_here_counts_is_noted(tmp_path: Path) -> None:
         notes = Unlogged(str(tmp_path))
         notes.begin("s")
         _with_user(catalog, "a", "first")
-        older = _entry(notes.take(), 1)
+        older = logged(notes.take(), 1)
         _with_user(catalog, "a", "second")
     notes.written(_STATE, notes.count())
     notes.insist([older], _STATE)
@@ -214,7 +215,7 @@ def test_what_here_counts_is_noted(tmp_path: Path) -> None:
 def test_rows_that_are_none_are_refused(tmp_path: Path, row: Row) -> None:
     Catalog(str(tmp_path)).close()
     with pytest.raises(CatalogError, match="that is no row of"):
-        Unlogged(str(tmp_path)).follow([_entry(Taken(1, (row,)), 1)], _STATE)
+        Unlogged(str(tmp_path)).follow([logged(Taken(1, (row,)), 1)], _STATE)
 
 
 def test_a_copy_has_nothing_that_was_removed(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import trio
@@ -23,13 +22,13 @@ from streamd.broker.declared.standing_selectors import (
     StandingSelectors,
     parse_standing,
 )
-from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from streamd.wire.stream.publish import encode_sub_batch
-from tests.auth.test_users import add, enter, manage, must
-from tests.support.server import FIRST, Harness, Peer, harness
+from tests.auth.test_users import manage, must
+from tests.support.held_work import hold_work
+from tests.support.server import FIRST, Harness, Peer, harness, with_peer
 
 OK, PRECONDITION = ResponseCode.OK, ResponseCode.PRECONDITION_FAILED
 DERIVE = {"stream_filter_property": "carrier", "stream_filter_derive": "true"}
@@ -67,22 +66,19 @@ async def read_bodies(peer: Peer, count: int, **properties: str) -> list[bytes]:
 
 class TestDerived:
     async def test_from_messages_without_a_value(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         await peer.store([flight("HA"), flight(None), flight("UA"), b"no message", flight(5)])
         assert history(server) == [{b"HA": 1, b"UA": 1, b"": 3}]
 
     async def test_a_value_that_was_given_stays(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         await peer.store([flight("HA"), flight("HA")], values=[b"other", b""])
         assert history(server) == [{b"other": 1, b"HA": 1}]
 
     @pytest.mark.parametrize("compression", [NO_COMPRESSION, GZIP])
     async def test_from_sub_batches(self, server: Harness, peer: Peer, compression: int) -> None:
         """Compression and filtering together, for a client that knows of neither."""
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         bodies = [flight("HA"), flight("UA"), flight("HA"), flight(None)]
         for number, carriers in ((1, bodies), (2, [flight("DL")] * 3)):
             packed, size = pack(carriers, compression)
@@ -96,15 +92,13 @@ class TestDerived:
         await peer.silence()
 
     async def test_a_sub_batch_that_cannot_be_unpacked(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s")
+        await peer.begin("s", **DERIVE)
         await peer.send(c.Publish(1, 1, encode_sub_batch(1, 2, GZIP, 100, b"no gzip")))
         await peer.confirmed(1)
         assert history(server) == [{}]
 
     async def test_for_duplicates_too(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **DERIVE)
-        await peer.declare("s", reference="p")
+        await peer.begin("s", reference="p", **DERIVE)
         await peer.store([flight("HA"), flight("UA")])
         await peer.publish([flight("UA"), flight("DL")], first_id=2)
         await peer.confirmed(2)
@@ -121,13 +115,24 @@ class TestDeclared:
         await peer.store(self.MESSAGES, first_id, values=[b"", b"given", b""])
 
     async def test_is_filled(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", stream_filter_property="carrier")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier")
         await self.put(peer)
         packed, size = pack([flight("DL")] * 2, GZIP)
         await peer.send(c.Publish(1, 1, encode_sub_batch(9, 2, GZIP, size, packed)))
         await peer.confirmed(1)
         assert history(server) == [{b"HA": 1, b"given": 1, b"": 1}, {b"DL": 2}]
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [{}, {"stream_filter_property": "carrier", "stream_filter_derive": "false"}],
+        ids=["without a property", "where that was declared"],
+    )
+    async def test_is_not_filled(
+        self, server: Harness, peer: Peer, arguments: dict[str, str]
+    ) -> None:
+        await peer.begin("s", **arguments)
+        await self.put(peer)
+        assert history(server) == [{b"given": 1, b"": 2}]
 
     async def test_in_the_partitions_of_a_super_stream(self, server: Harness, peer: Peer) -> None:
         pairs = (Pair("stream-filter-property", "carrier"),)
@@ -136,26 +141,13 @@ class TestDeclared:
         await self.put(peer)
         assert history(server) == [{b"HA": 1, b"given": 1, b"": 1}]
 
-    async def test_not_where_that_was_declared(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", stream_filter_property="carrier", stream_filter_derive="false")
-        await peer.declare("s")
-        await self.put(peer)
-        assert history(server) == [{b"given": 1, b"": 2}]
-
-    async def test_not_without_a_property(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
-        await self.put(peer)
-        assert history(server) == [{b"given": 1, b"": 2}]
-
     async def test_a_stream_of_before_stays_as_it_is(self, tmp_path: Path) -> None:
         """Then a property by itself filled nothing; its arguments were kept as they were typed."""
         async with harness(tmp_path) as server:
             await (await server.peer()).create("s", stream_filter_property="carrier")
         with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as catalog, catalog:
             catalog.execute("UPDATE streams SET arguments = ?", [json.dumps(self.PLAIN)])
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (server, peer):
             await peer.declare("s")
             await self.put(peer)
             assert history(server) == [{b"given": 1, b"": 2}]
@@ -197,8 +189,7 @@ class TestStrict:
     async def test_another_value_is_refused(
         self, peer: Peer, carrier: object, value: bytes, is_taken: bool
     ) -> None:
-        await peer.create("s", **STRICT)
-        await peer.declare("s")
+        await peer.begin("s", **STRICT)
         bodies = [flight("AA"), flight(carrier), flight("BB")]
         await peer.publish(bodies, values=[b"AA", value, b"BB"])
         if not is_taken:
@@ -207,8 +198,7 @@ class TestStrict:
         assert sorted(await peer.confirmed(2 + is_taken)) == [1, 2, 3] if is_taken else [1, 3]
 
     async def test_without_values(self, peer: Peer) -> None:
-        await peer.create("s", **STRICT)
-        await peer.declare("s")
+        await peer.begin("s", **STRICT)
         await peer.publish([flight("HA")])
         assert (await peer.expect(c.PublishError)).faults[0][0] == 1
         await peer.store([flight(None)], first_id=2)
@@ -217,8 +207,7 @@ class TestStrict:
         assert (await peer.expect(c.PublishError)).faults[0][0] == 5
 
     async def test_with_deriving_none_are_missing(self, peer: Peer) -> None:
-        await peer.create("s", **STRICT | {"stream_filter_derive": "true"})
-        await peer.declare("s")
+        await peer.begin("s", **STRICT | {"stream_filter_derive": "true"})
         await peer.store([flight("HA"), flight(None)])
         await peer.publish([flight("HA")], first_id=3, values=[b"UA"])
         assert (await peer.expect(c.PublishError)).faults[0][0] == 3
@@ -248,8 +237,7 @@ async def register(peer: Peer, group: str = "g", text: str = "d > 5", **more: st
 
 class TestStanding:
     async def test_its_consumers_skip_chunks_without_a_match(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA", 9)])
         await peer.store([flight("HA", 1)], first_id=2)
         await register(peer)
@@ -261,8 +249,7 @@ class TestStanding:
         await peer.silence()
 
     async def test_on_sub_batches(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await register(peer)
         for number, delay in ((1, 1), (2, 9)):
             packed, size = pack([flight("HA"), flight("HA", delay)], GZIP)
@@ -277,8 +264,7 @@ class TestStanding:
     async def test_tokens_are_in_the_history_and_in_no_message(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await register(peer)
         await register(peer, "same", "(d > 5)")
         await peer.store([flight("HA", 9)])
@@ -287,14 +273,11 @@ class TestStanding:
         assert [value for value in found if value.startswith(TOKEN_PREFIX)]
 
     async def test_survive_a_restart(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+        async with with_peer(tmp_path) as (_, peer):
+            await peer.begin("s")
             await register(peer, text="TAGS = 'a'")
             await register(peer, "t", "a || b", dialect="tags")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await peer.declare("s")
             tagged = [Message(b"x", application_properties={"TAGS": t}).encode() for t in "abc"]
             for number, body in enumerate(tagged):
@@ -316,8 +299,7 @@ class TestStanding:
         assert await must(peer, "selector.list", stream="s") == []
 
     async def test_another_selector_is_another_token(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await register(peer)
         await peer.store([flight("HA", 9)])
         await register(peer, text="d > 7")
@@ -347,75 +329,45 @@ class TestStanding:
         await peer.create("s")
         await register(peer)
         other = await server.peer()
-        is_committing, may_go_on = trio.Event(), trio.Event()
-
-        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-            is_committing.set()
-            await may_go_on.wait()
-            return work(*arguments)
-
-        monkeypatch.setattr(threads, "in_thread", slowly)
+        commit = hold_work(monkeypatch)
         arguments = (Pair("stream", "s"), Pair("group", "g"))
         await peer.send(c.Manage(9, "selector.delete", arguments))
-        await is_committing.wait()
+        await commit.has_begun.wait()
         group = (Pair("selector-group", "g"),)
         assert await other.code(c.Subscribe, 1, "s", FIRST, 1, group) == PRECONDITION
-        may_go_on.set()
+        commit.goes_on.set()
         assert (await peer.expect(c.ManageResponse)).code == OK
         assert await other.code(c.Subscribe, 1, "s", FIRST, 1, group) == PRECONDITION
 
-    async def test_a_change_that_is_refused_leaves_no_gap_in_the_old_one(
-        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("is_refused", [True, False])
+    async def test_what_is_written_during_a_change_is_marked_for_the_new_one(
+        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, is_refused: bool
     ) -> None:
+        """Or for the old one, where the change is refused."""
         await peer.create("s")
         await register(peer)
-        other = await server.peer()
-        await other.declare("s")
-        is_committing, may_go_on = trio.Event(), trio.Event()
-
-        async def refuse(*_: object) -> Any:
-            is_committing.set()
-            await may_go_on.wait()
-            raise CatalogError("database or disk is full")
-
+        other = await server.publisher("s")
         arguments = (Pair("stream", "s"), Pair("group", "g"), Pair("text", "d < 2"))
+        error = CatalogError("database or disk is full") if is_refused else None
         with monkeypatch.context() as patched:
-            patched.setattr(threads, "in_thread", refuse)
+            commit = hold_work(patched, error=error)
             await peer.send(c.Manage(9, "selector.add", arguments))
-            await is_committing.wait()
-            await other.store([flight("HA", 9)])
-            may_go_on.set()
-            assert (await peer.expect(c.ManageResponse)).code != OK
-        await other.store([flight("HA", 1)], first_id=2)
-        await other.store([flight("HA", 8)], first_id=3)
+            await commit.has_begun.wait()
+            await other.store([flight("HA", 9 if is_refused else 1)])
+            commit.goes_on.set()
+            assert ((await peer.expect(c.ManageResponse)).code != OK) is is_refused
+        await other.store([flight("HA", 1 if is_refused else 9)], first_id=2)
+        await other.store([flight("HA", 8 if is_refused else 0)], first_id=3)
         with trio.fail_after(5):
             got = await read_bodies(peer, 2, selector_group="g")
-        assert got == [flight("HA", 9), flight("HA", 8)]
-
-    async def test_what_is_written_during_a_change_is_marked_for_the_new_one(
-        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await peer.create("s")
-        await register(peer)
-        other = await server.peer()
-        await other.declare("s")
-        is_committing, may_go_on = trio.Event(), trio.Event()
-
-        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-            is_committing.set()
-            await may_go_on.wait()
-            return work(*arguments)
-
-        arguments = (Pair("stream", "s"), Pair("group", "g"), Pair("text", "d < 2"))
-        with monkeypatch.context() as patched:
-            patched.setattr(threads, "in_thread", slowly)
-            await peer.send(c.Manage(9, "selector.add", arguments))
-            await is_committing.wait()
-            await other.store([flight("HA", 1)])
-            may_go_on.set()
-            assert (await peer.expect(c.ManageResponse)).code == OK
-        with trio.fail_after(5):
-            assert await read_bodies(peer, 1, selector_group="g") == [flight("HA", 1)]
+        assert (
+            got == [flight("HA", 9), flight("HA", 8)]
+            if is_refused
+            else [
+                flight("HA", 1),
+                flight("HA", 0),
+            ]
+        )
 
     async def test_a_consumer_that_expects_another_one(self, peer: Peer) -> None:
         """The same text means something else in another dialect."""
@@ -434,25 +386,20 @@ class TestStanding:
     async def test_a_consumer_that_leaves_without_a_word(self, server: Harness, peer: Peer) -> None:
         await peer.create("s")
         await register(peer)
-        other = await server.peer()
-        await other.subscribe("s", selector_group="g")
+        other = await server.consumer("s", selector_group="g")
         await other.vanish()
         await peer.silence()
         await must(peer, "selector.delete", stream="s", group="g")
 
     async def test_one_that_cannot_be_read_matches_everything(self, tmp_path: Path) -> None:
         """Another version of this program has registered it, say."""
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             for name in ("s", "other"):
                 await peer.create(name)
             await register(peer)
-        catalog = sqlite3.connect(tmp_path / "catalog.sqlite")
-        catalog.execute("UPDATE standing_selectors SET text = 'd > > 5'")
-        catalog.commit()
-        catalog.close()
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as catalog, catalog:
+            catalog.execute("UPDATE standing_selectors SET text = 'd > > 5'")
+        async with with_peer(tmp_path) as (server, peer):
             await peer.declare("s")
             await peer.store([flight("HA", 1)], 1)
             await peer.store([flight("HA", 9)], 2)
@@ -468,8 +415,7 @@ class TestStanding:
     async def test_one_for_a_stream_that_was_deleted_is_not_that_of_its_successor(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA", 9)] * 5)
         host = server.host
         name = host.find("s").name
@@ -526,21 +472,6 @@ class TestStanding:
         answer = await manage(peer, "selector.add", stream="s", group="one", text="d > 99")
         assert "no more can" in answer.reason
 
-    async def test_rights(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await register(peer)
-        await add(peer, "reader", "", "", "^s$")
-        reader = await enter(server, "reader")
-        assert len(await must(reader, "selector.list", stream="s")) == 1
-        for operation in ("selector.add", "selector.delete"):
-            answer = await manage(reader, operation, stream="s", group="g", text="d > 5")
-            assert answer.code == ResponseCode.ACCESS_REFUSED
-        await add(peer, "nobody", "", "", "")
-        nobody = await enter(server, "nobody")
-        answer = await manage(nobody, "selector.list", stream="s")
-        assert answer.code == ResponseCode.ACCESS_REFUSED
-        assert (await manage(nobody, "user.list")).code == ResponseCode.ACCESS_REFUSED
-
     @pytest.mark.parametrize(("marked_from", "since"), [(None, 100), (60, 60), (20, 40)])
     def test_what_a_store_has_unmarked_is_not_skipped(
         self, marked_from: int | None, since: int
@@ -564,8 +495,7 @@ class TestNoSilentNothing:
     async def test_values_that_no_message_ever_had(
         self, peer: Peer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         for number in range(3):
             await peer.store([flight("HA")], first_id=number)
         await peer.subscribe("s", filter__0="HA")
@@ -579,8 +509,7 @@ class TestNoSilentNothing:
     async def test_not_said_where_values_are(
         self, peer: Peer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA")], values=[b"HA"])
         await peer.subscribe("s", filter__0="none")
         await peer.silence()
@@ -589,8 +518,7 @@ class TestNoSilentNothing:
     async def test_selectors_that_are_empty(
         self, peer: Peer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA")])
         await peer.subscribe("s", filter_mode="nothing", selector="1 = 2")
         await peer.silence()
@@ -600,8 +528,7 @@ class TestNoSilentNothing:
     async def test_consumers_without_a_match_hold_no_old_segment(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
+        await peer.begin("s", stream_max_segment_size_bytes="1000")
         await peer.subscribe("s", filter_mode="nothing")
         await peer.silence()
         for number in range(40):
@@ -612,8 +539,7 @@ class TestNoSilentNothing:
         assert not any(segment._users for segment in old)
 
     async def test_only_messages_without_a_value(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([flight("HA")], values=[b"HA"])
         await peer.store([flight("UA")], first_id=2)
         await peer.subscribe("s", filter_mode="unfiltered-only")

@@ -17,11 +17,7 @@ from segments.property_keys import key_of, mark_of, told
 from segments.pushed_down import matcher_of
 from segments.selector import Dialect, Selector, SelectorError, filter_value_reader, parse_property
 from segments.selector.selector import parse_sql, parse_tags
-from streamd.broker.declared.filter_contract import (
-    MAX_VALUES_BYTES,
-    FilterContract,
-    contract_of,
-)
+from streamd.broker.declared.filter_contract import MAX_VALUES_BYTES, FilterContract, contract_of
 from streamd.broker.streams.waiters import Waiters
 from streamd.operations.arguments import filter_properties, read_arguments, read_settings
 from streamd.operations.errors import Refused
@@ -388,10 +384,13 @@ def test_a_waiter_is_woken_when_all_that_it_needs_is_there() -> None:
     assert not waiters._for_several
 
 
+OF_D = {"filter_property__0": "d"}
+OR_NONE = {"filter_property__0__match_unfiltered": "true"}
+
+
 class TestServer:
     async def test_values_stand_beside_one_another(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         await peer.store([flight("HA", "late"), flight("UA", None), flight("HA", 5), b"no message"])
         (found,) = history(server)
         assert found == {
@@ -405,8 +404,7 @@ class TestServer:
 
     @pytest.mark.parametrize("compression", [NO_COMPRESSION, GZIP])
     async def test_from_sub_batches(self, server: Harness, peer: Peer, compression: int) -> None:
-        await peer.create("s", stream_filter_property="carrier,d", stream_filter_derive="false")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier,d", stream_filter_derive="false")
         body, size = pack([flight("HA", "late"), flight("UA", "early")], compression)
         await peer.send(c.Publish(1, 1, encode_sub_batch(1, 2, compression, size, body)))
         await peer.confirmed(1)
@@ -416,8 +414,7 @@ class TestServer:
         assert properties == {"d": {b"late": 1, b"early": 1}}
 
     async def test_a_sub_batch_with_too_many_values(self, peer: Peer) -> None:
-        await peer.create("s", stream_filter_property="carrier,d")
-        await peer.declare("s")
+        await peer.begin("s", stream_filter_property="carrier,d")
         big = [flight("HA", "x" * 20_000 + str(n)) for n in range(MAX_VALUES_BYTES // 20_000 + 1)]
         body, size = pack(big, GZIP)
         await peer.send(c.Publish(1, 1, encode_sub_batch(1, len(big), GZIP, size, body)))
@@ -429,27 +426,17 @@ class TestServer:
         [
             ({}, [0, 1, 2, 3]),
             ({"filter__0": "HA"}, [0, 1]),
-            ({"filter_property__0": "d", "filter_property__0__value__0": "late"}, [0, 2]),
+            (OF_D | {"filter_property__0__value__0": "late"}, [0, 2]),
+            (OF_D | {"filter__0": "HA", "filter_property__0__value__0": "late"}, [0]),
             (
-                {
-                    "filter__0": "HA",
-                    "filter_property__0": "d",
-                    "filter_property__0__value__0": "late",
-                },
-                [0],
-            ),
-            (
-                {
-                    "filter__0": "UA",
-                    "match_unfiltered": "true",
-                    "filter_property__0": "d",
-                    "filter_property__0__value__0": "early",
-                    "filter_property__0__match_unfiltered": "true",
-                },
+                OF_D
+                | OR_NONE
+                | {"filter__0": "UA", "match_unfiltered": "true"}
+                | {"filter_property__0__value__0": "early"},
                 [3],
             ),
-            ({"filter_property__0": "d", "filter_property__0__match_unfiltered": "true"}, [3]),
-            ({"filter_property__0": "d"}, []),
+            (OF_D | OR_NONE, [3]),
+            (OF_D, []),
             # One that the stream does not declare further says nothing of chunks.
             ({"filter_property__0": "carrier", "filter_property__0__value__0": "x"}, [0, 1, 2, 3]),
             ({"filter_property__0": "z", "filter_property__0__value__0": "x"}, [0, 1, 2, 3]),
@@ -459,8 +446,7 @@ class TestServer:
     async def test_whole_chunks(
         self, peer: Peer, properties: dict[str, str], expected: list[int]
     ) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         pairs = [("HA", "late"), ("HA", "early"), ("UA", "late"), ("UA", None)]
         for number, (carrier, d) in enumerate(pairs):
             await peer.store([flight(carrier, d)], first_id=number)
@@ -470,8 +456,7 @@ class TestServer:
         await peer.silence()
 
     async def test_only_those_who_want_all_of_it_are_woken(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         for number in range(6):
             await peer.subscribe(
                 "s",
@@ -489,24 +474,24 @@ class TestServer:
         await peer.silence()
 
     async def test_what_is_asked_of_others_keeps_nobody_waiting(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        await peer.declare("s")
+        await peer.begin("s", **BOTH)
         await peer.subscribe("s", filter_property__0="z", filter_property__0__value__0="x")
         await peer.publish([flight("HA", "late")])
         commands = [await peer.next(), await peer.next()]
         assert any(isinstance(command, c.Deliver) for command in commands)
 
-    async def test_too_many_properties(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        pairs = tuple((f"filter-property.{n}", "d") for n in range(5))
-        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
-        assert code == ResponseCode.PRECONDITION_FAILED
-
-    async def test_too_many_values(self, peer: Peer) -> None:
-        await peer.create("s", **BOTH)
-        values = tuple((f"filter-property.0.value.{n}", str(n)) for n in range(1_000))
-        pairs = (("filter-property.0", "d"), ("filter.0", "HA"), *values)
-        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, pairs)
+    @pytest.mark.parametrize(
+        "pairs",
+        [
+            [(f"filter-property.{n}", "d") for n in range(5)],
+            [("filter-property.0", "d"), ("filter.0", "HA")]
+            + [(f"filter-property.0.value.{n}", str(n)) for n in range(1_000)],
+        ],
+        ids=["properties", "values"],
+    )
+    async def test_too_many(self, peer: Peer, pairs: list[tuple[str, str]]) -> None:
+        await peer.begin("s", **BOTH)
+        code = await peer.code(c.Subscribe, 1, "s", FIRST_MESSAGE, 10, tuple(pairs))
         assert code == ResponseCode.PRECONDITION_FAILED
 
 

@@ -17,8 +17,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         for name in ("a", "b"):
             await host.create(name, [])
         for name, is_durable in (("first", True), ("second", True), ("both", False)):
-            row = ExchangeRow("/", name, ExchangeType.TOPIC, is_durable, True, False, "")
-            await host.exchanges.declare(row)
+            await declare(running, name, is_durable=is_durable)
         for source, destination, to_exchange in (
             ("first", "second", True),
             ("second", "a", False),
@@ -27,6 +26,11 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         ):
             await bind(running, source, destination, to_exchange=to_exchange)
         yield running
+
+
+async def declare(server: Harness, name: str, *, is_durable: bool = True) -> None:
+    row = ExchangeRow("/", name, ExchangeType.TOPIC, is_durable, True, False, "")
+    await server.host.exchanges.declare(row)
 
 
 async def bind(
@@ -55,8 +59,7 @@ async def test_with_a_stream(server: Harness) -> None:
 async def test_after_a_restart_they_are_gone(tmp_path: Path) -> None:
     async with harness(tmp_path) as server:
         await server.host.create("a", [])
-        row = ExchangeRow("/", "x", ExchangeType.TOPIC, True, True, False, "")
-        await server.host.exchanges.declare(row)
+        await declare(server, "x")
         await bind(server, "x", "a")
         await delete(server, "a")
     async with harness(tmp_path) as server:
@@ -86,24 +89,21 @@ async def test_with_a_super_stream(server: Harness) -> None:
     """Its partitions and itself may be the last that an exchange leads to."""
     await server.host.create_super_stream("i", [("0", "i-0")], [])
     for name, destination, to_exchange in (("p", "i-0", False), ("q", "i", True)):
-        row = ExchangeRow("/", name, ExchangeType.TOPIC, True, True, False, "")
-        await server.host.exchanges.declare(row)
+        await declare(server, name)
         await bind(server, name, destination, to_exchange=to_exchange)
     await server.host.delete_super_stream("i", lambda: None)
     assert declared(server) == {"first", "second", "both"}
 
 
 async def test_one_that_was_never_bound_stays(server: Harness) -> None:
-    row = ExchangeRow("/", "new", ExchangeType.TOPIC, True, True, False, "")
-    await server.host.exchanges.declare(row)
+    await declare(server, "new")
     await delete(server, "b")
     assert "new" in declared(server)
 
 
 async def test_two_that_lead_to_each_other_stay(server: Harness) -> None:
     for name in ("here", "there"):
-        row = ExchangeRow("/", name, ExchangeType.TOPIC, True, True, False, "")
-        await server.host.exchanges.declare(row)
+        await declare(server, name)
     await bind(server, "here", "there", to_exchange=True)
     await bind(server, "there", "here", to_exchange=True)
     await delete(server, "a")

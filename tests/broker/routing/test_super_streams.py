@@ -6,7 +6,7 @@ import pytest
 
 from streamd.operations.routing import Binding
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.support.server import FIRST, OK, Harness, Peer, harness
+from tests.support.server import FIRST, OK, Harness, Peer, with_peer
 
 NO_STREAM, EXISTS = ResponseCode.STREAM_DOES_NOT_EXIST, ResponseCode.STREAM_EXISTS
 PRECONDITION_FAILED = ResponseCode.PRECONDITION_FAILED
@@ -31,13 +31,13 @@ async def test_from_creating_to_deleting(server: Harness, peer: Peer) -> None:
     assert await route(peer, "none") == (OK, ())
     await peer.declare("i-1")
     await peer.store([b"x"])
-    reader = await server.peer()
-    await reader.subscribe("i-1", FIRST)
+    reader = await server.consumer("i-1", FIRST)
     assert await reader.bodies(1) == [b"x"]
     assert await peer.code(c.DeleteSuperStream, "i") == OK
     for one in (peer, reader):
         assert await one.expect(c.MetadataUpdate) == c.MetadataUpdate(6, "i-1")
     assert await partitions(peer) == (NO_STREAM, ())
+    assert await route(peer, "a") == (NO_STREAM, ())
     assert await peer.code(c.StreamStats, "i-0") == NO_STREAM
     assert await peer.code(c.DeleteSuperStream, "i") == NO_STREAM
 
@@ -49,11 +49,6 @@ async def test_a_partition_under_two_keys(server: Harness, peer: Peer) -> None:
     assert await partitions(peer) == (OK, (*NAMES, "i-1"))
     assert await peer.code(c.DeleteSuperStream, "i") == OK
     assert server.host.names() == []
-
-
-async def test_unknown(peer: Peer) -> None:
-    assert await partitions(peer) == (NO_STREAM, ())
-    assert await route(peer, "a") == (NO_STREAM, ())
 
 
 @pytest.mark.parametrize(
@@ -91,14 +86,6 @@ async def test_what_exists_already(peer: Peer) -> None:
     assert await peer.code(c.CreateSuperStream, "i", ("c",), ("0",)) == EXISTS
 
 
-async def test_a_partition_that_is_deleted_alone(peer: Peer) -> None:
-    assert await peer.code(c.CreateSuperStream, "i", NAMES, KEYS) == OK
-    assert await peer.code(c.Delete, "i-0") == OK
-    assert await partitions(peer) == (OK, ("i-2", "i-1"))
-    assert await route(peer, "a") == (OK, ())
-    assert await peer.code(c.DeleteSuperStream, "i") == OK
-
-
 async def test_arguments_are_those_of_each_partition(peer: Peer) -> None:
     arguments = (("stream-filter-size-bytes", "64"), ("queue-leader-locator", "balanced"))
     assert await peer.code(c.CreateSuperStream, "i", NAMES, KEYS, arguments) == OK
@@ -109,14 +96,14 @@ async def test_arguments_are_those_of_each_partition(peer: Peer) -> None:
 
 
 async def test_after_a_restart(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         assert await peer.code(c.CreateSuperStream, "i", NAMES, KEYS) == OK
         assert await peer.code(c.CreateSuperStream, "j", ("j-0",), ("0",)) == OK
         assert await peer.code(c.Delete, "i-0") == OK
         assert await peer.code(c.DeleteSuperStream, "j") == OK
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         assert await partitions(peer) == (OK, ("i-2", "i-1"))
         assert await route(peer, "z") == (OK, ("i-2", "i-1"))
+        assert await route(peer, "a") == (OK, ())  # its partition was deleted alone
         assert await partitions(peer, "j") == (NO_STREAM, ())
+        assert await peer.code(c.DeleteSuperStream, "i") == OK

@@ -16,16 +16,14 @@ from segments.errors import StorageError, read_error
 from streamd.broker.streams.flusher import Flusher, FlushMode
 from streamd.broker.streams.open_log import FULL_DISK_SECONDS
 from streamd.broker.streams.stream import Stream, StreamServices
-from streamd.config import Config
 from streamd.net import threads
 from streamd.net.rounds import Rounds
 from streamd.operations.errors import Refused
-from streamd.server import StartError, open_server
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_stream import Bench, schedule
 from tests.support.amqp import open_peer
 from tests.support.logs import append, read_bodies, read_chunks
-from tests.support.server import Harness, Peer, harness, inline
+from tests.support.server import Harness, Peer, harness, inline, with_peer
 
 BAD, GOOD = "bad", "good"
 GONE = ResponseCode.STREAM_NOT_AVAILABLE
@@ -102,8 +100,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
 async def two_streams(server: Harness) -> Peer:
     peer = await server.peer()
     for number, name in enumerate((BAD, GOOD), 1):
-        await peer.create(name)
-        await peer.declare(name, publisher_id=number, reference="p")
+        await peer.begin(name, number, reference="p")
         await peer.store([b"before"], publisher_id=number)
     return peer
 
@@ -187,8 +184,7 @@ async def test_a_sync_that_fails_confirms_nothing_and_is_not_tried_again(
 ) -> None:
     async with harness(tmp_path, flush="always") as server:
         peer = await two_streams(server)
-        reader = await server.peer()
-        await reader.subscribe(BAD)
+        reader = await server.consumer(BAD)
         assert await reader.bodies(1) == [b"before"]
         faults.set("flush", errno.EIO)
         await peer.publish([b"x"], 2)
@@ -223,18 +219,16 @@ async def test_a_sync_that_fails_in_the_background_ends_one_stream(
         assert await peer.bodies(2) == [b"before", b"x"]
 
 
-async def test_a_read_that_fails_ends_the_subscription(tmp_path: Path, faults: Faults) -> None:
-    async with harness(tmp_path) as server:
-        peer = await two_streams(server)
-        await peer.store([b"x"], 2)  # what was appended last is in memory
-        faults.set("read", errno.EIO, f"/{BAD}/{0:020d}.segment")
-        reader = await server.peer()
-        await reader.subscribe(BAD)
-        update = await reader.expect(c.MetadataUpdate)
-        assert (update.code, update.stream) == (GONE, BAD)
-        await reader.subscribe(GOOD, subscription_id=2)
-        assert await reader.bodies(1) == [b"before"]
-        await good_goes_on(peer, 2)
+async def test_a_read_that_fails_ends_the_subscription(server: Harness, faults: Faults) -> None:
+    peer = await two_streams(server)
+    await peer.store([b"x"], 2)  # what was appended last is in memory
+    faults.set("read", errno.EIO, f"/{BAD}/{0:020d}.segment")
+    reader = await server.consumer(BAD)
+    update = await reader.expect(c.MetadataUpdate)
+    assert (update.code, update.stream) == (GONE, BAD)
+    await reader.subscribe(GOOD, subscription_id=2)
+    assert await reader.bodies(1) == [b"before"]
+    await good_goes_on(peer, 2)
 
 
 async def test_a_read_that_is_refused_at_the_start_is_tried_again(
@@ -244,8 +238,7 @@ async def test_a_read_that_is_refused_at_the_start_is_tried_again(
     async with harness(tmp_path) as server:
         await two_streams(server)
     faults.set_bad_place(f"/{BAD}/checkpoint", range(100))
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         for _ in range(3):
             assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
             await trio.sleep(6)
@@ -258,31 +251,26 @@ async def test_a_read_that_is_refused_at_the_start_is_tried_again(
 
 @pytest.mark.parametrize("size", [100, 200_000])
 async def test_a_place_that_cannot_be_read_costs_its_chunk_only(
-    tmp_path: Path, faults: Faults, size: int, caplog: pytest.LogCaptureFixture
+    server: Harness, peer: Peer, faults: Faults, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of a large chunk its size is promised before its data is read: the connection has to end."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create(BAD)
-        await peer.declare(BAD)
-        for number in range(1, 6):
-            await peer.store([b"%d" % number + bytes(size)], number)
-        segment = server.host.find(BAD).log.segments.shown[0]
-        middle = segment.size // 2
-        faults.set_bad_place(".segment", range(middle, middle + 1))
-        reader = await server.peer()
-        await reader.subscribe(BAD)
-        if size > 100_000:
-            assert [body[:1] for body in await reader.bodies(2)] == [b"1", b"2"]
-            await reader.ended()
-            reader = await server.peer()
-            await reader.subscribe(BAD)
-        assert [body[:1] for body in await reader.bodies(4)] == [b"1", b"2", b"4", b"5"]
-        assert caplog.text.count("1 messages from offset 2 on are lost") == 1
-        amqp = await open_peer(server)
-        await amqp.consume(BAD, x_stream_offset="first")
-        bodies = [delivery.body[:1] for delivery in await amqp.deliveries(4)]
-        assert bodies == [b"1", b"2", b"4", b"5"]
+    await peer.begin(BAD)
+    for number in range(1, 6):
+        await peer.store([b"%d" % number + bytes(size)], number)
+    segment = server.host.find(BAD).log.segments.shown[0]
+    middle = segment.size // 2
+    faults.set_bad_place(".segment", range(middle, middle + 1))
+    reader = await server.consumer(BAD)
+    if size > 100_000:
+        assert [body[:1] for body in await reader.bodies(2)] == [b"1", b"2"]
+        await reader.ended()
+        reader = await server.consumer(BAD)
+    assert [body[:1] for body in await reader.bodies(4)] == [b"1", b"2", b"4", b"5"]
+    assert caplog.text.count("1 messages from offset 2 on are lost") == 1
+    amqp = await open_peer(server)
+    await amqp.consume(BAD, x_stream_offset="first")
+    bodies = [delivery.body[:1] for delivery in await amqp.deliveries(4)]
+    assert bodies == [b"1", b"2", b"4", b"5"]
 
 
 async def test_an_impossible_file_name_sets_its_stream_aside(
@@ -292,8 +280,7 @@ async def test_an_impossible_file_name_sets_its_stream_aside(
         await two_streams(server)
         folder = Path(server.host.find(BAD).log.folder)
     (folder / f"{10**20 - 1}.segment").touch()
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await trio.sleep(60)
         errors = [record for record in caplog.records if record.levelname == "ERROR"]
         assert len(errors) == 1
@@ -310,51 +297,36 @@ async def test_a_stream_that_cannot_be_opened_for_writing_is_set_aside(
     async with harness(tmp_path) as server:
         await two_streams(server)
     faults.set("open", errno.EROFS)
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         assert await peer.code(c.DeclarePublisher, 1, "", BAD) == GONE
         assert "Read-only file system" in server.host.alarms()[BAD]
         await peer.declare(GOOD)
         await peer.store([b"after"])
     faults.clear()
-    async with harness(tmp_path) as server:  # remounted
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):  # remounted
         await peer.subscribe(BAD)
         assert await peer.bodies(1) == [b"before"]
 
 
 async def test_a_segment_that_somebody_removed_is_skipped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: Harness, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create(BAD, stream_max_segment_size_bytes="100")
-        await peer.declare(BAD)
-        for number in range(6):
-            await peer.store([b"%d" % number + b"x" * 100], number)
-        early = await server.peer()
-        await early.subscribe(BAD, credit=1)
-        assert (await early.chunk()).bodies[0][:1] == b"0"
-        await trio.sleep(3)  # until then the files are open, to be flushed
-        folder = Path(server.host.folder(BAD))
-        for base in (0, 2, 3):
-            (folder / f"{base:020d}.segment").unlink()
-        await early.send(c.Credit(1, 10))
-        assert [body[:1] for body in await early.bodies(3)] == [b"1", b"4", b"5"]
-        late = await server.peer()
-        await late.subscribe(BAD)
-        assert [body[:1] for body in await late.bodies(3)] == [b"1", b"4", b"5"]
-        assert caplog.text.count("look at the disk") == 3  # once for each segment
-        await peer.store([b"more"], 7)
-        assert server.host.find(BAD).log.segments.num_lost == 3
-
-
-async def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
-    async with harness(tmp_path):
-        with pytest.RaisesGroup(StartError, allow_unwrapped=True) as refused:
-            async with open_server(Config(data=str(tmp_path))):
-                pass
-        assert "another server uses the data folder" in str(refused.value)
+    await peer.begin(BAD, stream_max_segment_size_bytes="100")
+    for number in range(6):
+        await peer.store([b"%d" % number + b"x" * 100], number)
+    early = await server.consumer(BAD, credit=1)
+    assert (await early.chunk()).bodies[0][:1] == b"0"
+    await trio.sleep(3)  # until then the files are open, to be flushed
+    folder = Path(server.host.folder(BAD))
+    for base in (0, 2, 3):
+        (folder / f"{base:020d}.segment").unlink()
+    await early.send(c.Credit(1, 10))
+    assert [body[:1] for body in await early.bodies(3)] == [b"1", b"4", b"5"]
+    late = await server.consumer(BAD)
+    assert [body[:1] for body in await late.bodies(3)] == [b"1", b"4", b"5"]
+    assert caplog.text.count("look at the disk") == 3  # once for each segment
+    await peer.store([b"more"], 7)
+    assert server.host.find(BAD).log.segments.num_lost == 3
 
 
 async def test_a_clock_that_jumps_back(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -420,17 +392,6 @@ class TestFlushing:
         assert read_bodies(bench.log) == [b"m1", b"m2", b"m3", b"m4"]
         assert bench.num_flushes == 2
 
-    async def test_a_bug_in_flushing_fails_the_stream_only(
-        self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bench = Bench(nursery, commits_on_flush=True)
-        monkeypatch.setattr(bench.log, "begin_flush", None)
-        bench.publish(1)
-        refused = c.PublishError(1, ((1, ResponseCode.STREAM_NOT_AVAILABLE),))
-        assert await bench.answers() == [refused]
-        assert bench.stream.failed
-        await bench.stream.settled()
-
     async def test_interval_flushes_within_the_interval(self, nursery: trio.Nursery) -> None:
         flusher = Flusher(FlushMode.INTERVAL, 1)
         bench = Bench(nursery, flushing=flusher)
@@ -488,10 +449,8 @@ async def test_a_shortage_during_a_roll_is_waited_for(
         return original(self, path)
 
     monkeypatch.setattr(OsDisk, operation, refuse)
-    async with harness(tmp_path, flush=flush) as server:
-        peer = await server.peer()
-        await peer.create(BAD, stream_max_segment_size_bytes="100")
-        await peer.declare(BAD)
+    async with with_peer(tmp_path, flush=flush) as (server, peer):
+        await peer.begin(BAD, stream_max_segment_size_bytes="100")
         await peer.store([b"x" * 100], 1)
         await trio.sleep(5)
         is_short = True

@@ -25,7 +25,7 @@ from streamd.broker.streams.fetcher import Demand, Fetcher, NoTierError
 from streamd.broker.supervisor import Supervisor
 from streamd.net import threads
 from tests.support.cold import make_cold
-from tests.support.fake_store import Call, FakeStore, late_answers
+from tests.support.fake_store import Call, FakeStore, Kept, late_answers
 from tests.support.logs import append
 from tests.support.server import inline
 
@@ -82,6 +82,12 @@ class World:
         demand = self.fetcher.demand(self.stream)
         error = self.error(chunk, segment)
         demand.want(error, lambda: self.done.append(name), requests or [])
+        return demand
+
+    async def fetch(self, chunk: int) -> Demand:
+        """Until a reader of the stream has it."""
+        demand = self.fetcher.demand(self.stream)
+        await demand.fetch(self.error(chunk))
         return demand
 
     def has(self, chunk: int, segment: int = 0) -> bool:
@@ -218,8 +224,7 @@ async def test_a_store_that_is_away(
     world.store.seconds = lambda _call: 0
     world.store.fail(name="get_range", times=times)
     began_at = trio.current_time()
-    demand = world.fetcher.demand(world.stream)
-    await demand.fetch(world.error(3))
+    await world.fetch(3)
     assert world.has(3)
     longest = sum(min(0.1 * 2**n, 30) for n in range(times))
     assert longest / 2 <= trio.current_time() - began_at <= longest
@@ -230,9 +235,7 @@ async def test_a_store_that_is_away(
 async def test_a_full_disk_makes_the_cache_smaller(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = world.fetcher.demand(world.stream)
-    await first.fetch(world.error(1))
-    first.stop()
+    (await world.fetch(1)).stop()
     add, left = world.cache.add, [2]
 
     def full(*arguments: Any) -> Any:
@@ -242,8 +245,7 @@ async def test_a_full_disk_makes_the_cache_smaller(
         return add(*arguments)
 
     monkeypatch.setattr(world.cache, "add", full)
-    demand = world.fetcher.demand(world.stream)
-    await demand.fetch(world.error(3))
+    await world.fetch(3)
     assert world.has(3)
     assert not world.has(1)
     assert caplog.text.count("shrinking the cache of the tier") == 1
@@ -253,8 +255,7 @@ async def test_a_bug_is_logged_and_tried_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.store.fail(ValueError("a bug"), name="get_range")
-    demand = world.fetcher.demand(world.stream)
-    await demand.fetch(world.error(3))
+    await world.fetch(3)
     assert world.has(3)
     assert world.supervisor.faults["fetching from the tier"] == 1
     assert "a bug" in caplog.text
@@ -397,10 +398,19 @@ async def test_those_that_never_read_do_not_fill_the_disk(
     assert not world.fetcher.pinned
 
 
-def _key_of(world: World, suffix: str = ".segment") -> str:
+def _key_of(world: World) -> str:
     cached = world.segments[0].cold
     assert cached is not None
-    return cached.stored.key(cached.stream, suffix)
+    return cached.stored.key(cached.stream, ".segment")
+
+
+def _lose(world: World, *, is_cut: bool) -> tuple[str, Kept]:
+    """A segment is missing in the store, or its end is; its key, and the object as it was."""
+    key = _key_of(world)
+    kept = world.store.objects.pop(key)
+    if is_cut:
+        world.store.objects[key] = replace(kept, content=kept.content[:100])
+    return key, kept
 
 
 async def _is_read(world: World, seconds: float) -> bool:
@@ -413,12 +423,7 @@ async def _is_read(world: World, seconds: float) -> bool:
 
 @pytest.mark.parametrize("fault", ["late", "cut"])
 async def test_what_comes_late_is_not_lost(world: World, fault: str) -> None:
-    key = _key_of(world)
-    kept = world.store.objects[key]
-    if fault == "late":
-        del world.store.objects[key]
-    else:
-        world.store.shorten(key, 100)
+    key, kept = _lose(world, is_cut=fault == "cut")
     demand = world.fetcher.demand(world.stream)
     demand.want(world.error(3), lambda: world.done.append("a"))
     await trio.sleep(fetching.LOST_SECONDS - 5)
@@ -435,12 +440,7 @@ async def test_what_is_lost_is_read_once_it_is_put_back(
     world: World, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    key, segment = _key_of(world), world.segments[0]
-    kept = world.store.objects[key]
-    if fault == "missing":
-        del world.store.objects[key]
-    else:
-        world.store.shorten(key, 100)
+    (key, kept), segment = _lose(world, is_cut=fault == "cut"), world.segments[0]
     assert await _is_read(world, 100)
     assert segment.num_lost
     await trio.sleep(1_000)

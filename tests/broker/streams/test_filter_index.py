@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
 from segments.filter_index import FilterFile, FilterIndex
-from segments.flush import Flush
 from streamd.broker.streams import log_maintenance
 from streamd.broker.streams.indexer import Indexer
-from streamd.net import threads
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.support.server import NEXT, OK, Harness, Peer, harness
+from tests.support.held_work import hold_work, is_flush
+from tests.support.server import NEXT, OK, Harness, Peer, harness, with_peer
 from tests.support.syncs import work_beside
 
 
@@ -23,8 +21,7 @@ async def fill(peer: Peer, first_id: int, count: int) -> None:
 
 
 async def test_sealed_segments_get_a_file(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     await fill(peer, 0, 50)
     await peer.silence()
     log = server.host.find("s").log
@@ -41,10 +38,8 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
 ) -> None:
     """The older ones are read again when they are wanted."""
     monkeypatch.setattr(Indexer.__init__, "__defaults__", (3 * 2_300,))
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="200")
-        await peer.declare("s")
+    async with with_peer(tmp_path) as (server, peer):
+        await peer.begin("s", stream_max_segment_size_bytes="200")
         await fill(peer, 0, 60)
         await peer.silence()
         log = server.host.find("s").log
@@ -58,17 +53,14 @@ async def test_no_more_indexes_are_in_memory_than_there_may_be(
 
 
 async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
+    async with with_peer(tmp_path) as (_, peer):
+        await peer.begin("s", stream_max_segment_size_bytes="1000")
         await fill(peer, 0, 45)
         await peer.silence()
     files = sorted((tmp_path / "streams").glob("*/s/*.filter"))
     files[0].unlink()
     files[1].write_bytes(b"damaged")
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s")
         log = server.host.find("s").log
         assert not any(segment.filters for segment in log.segments.shown)
@@ -87,8 +79,7 @@ async def test_after_a_restart_they_come_when_somebody_asks(tmp_path: Path) -> N
 async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     server: Harness, peer: Peer
 ) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for number in range(20):
         await peer.subscribe("s", subscription_id=number, offset=NEXT, filter__0=f"v{number % 10}")
     stream = server.host.find("s")
@@ -112,23 +103,9 @@ async def test_consumers_at_the_end_are_told_of_what_is_for_them(
     assert not waiters
 
 
-async def test_waiting_consumers_hold_no_old_segment(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="1000", max_length_bytes="2000")
-    await peer.declare("s")
-    await peer.subscribe("s", filter__0="none")
-    await fill(peer, 0, 60)
-    await peer.silence()
-    log = server.host.find("s").log
-    (session,) = server.host.observers
-    (subscription,) = session._context.delivery.subscriptions.values()  # type: ignore[attr-defined]
-    reader = subscription.reader
-    assert reader._segment is log.segments.shown[-1]
-
-
 @pytest.mark.parametrize("awaited", [1, 5])
 async def test_progress_reaches_the_end_without_a_match(peer: Peer, awaited: int) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.subscribe("s", offset=NEXT, filter__0="none")
     await peer.send(c.DescribeSubscription(77, 1, awaited))
     for number in range(awaited):
@@ -141,8 +118,7 @@ async def test_an_index_of_a_deleted_stream_is_no_trouble(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Deleted and created again just before the file is written."""
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     log = server.host.find("s").log
     other = await server.peer()
     codes: list[int] = []
@@ -204,24 +180,15 @@ async def test_a_consumer_that_comes_to_the_end_while_a_match_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for chunks that it cannot see yet: it is told of the one that was written before."""
-    may_end = trio.Event()
     async with harness(tmp_path, flush="always") as server:
         peer, reader = await server.peer(), await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([b"before"], values=[b"other"])
-        inline = threads.in_thread
-
-        async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-            if isinstance(getattr(work, "__self__", None), Flush):
-                await may_end.wait()
-            return await inline(work, *arguments)
-
-        monkeypatch.setattr(threads, "in_thread", slowly)
+        flushes = hold_work(monkeypatch, is_flush)
         await peer.publish([b"match"], 2, values=[b"v"])
         await trio.sleep(1)
         await reader.subscribe("s", offset=NEXT, filter__0="v")
         await reader.silence(1)
-        may_end.set()
+        flushes.goes_on.set()
         with trio.fail_after(5):
             assert await reader.bodies(1) == [b"match"]

@@ -9,7 +9,7 @@ from segments.gaps import OFFSET_GAP
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.connections.stream.test_publishing import bodies
-from tests.support.server import FIRST, Peer, harness
+from tests.support.server import FIRST, Peer, with_peer
 
 BEHIND = 10 + OFFSET_GAP
 
@@ -20,10 +20,8 @@ def at(offset: int) -> OffsetSpecification:
 
 async def _machine_goes_down(folder: Path, flush: str) -> None:
     """Ten messages are left; consumers have seen more."""
-    async with harness(folder, flush=flush) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+    async with with_peer(folder, flush=flush) as (_, peer):
+        await peer.begin("s")
         await peer.store(bodies(10))
         await peer.send(c.StoreOffset("app", "s", 9))
     (folder / "streams/%2F/s/ahead-another-boot").touch()
@@ -39,8 +37,7 @@ async def test_consumers_and_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flush: str
 ) -> None:
     await _machine_goes_down(tmp_path, flush)
-    async with harness(tmp_path, flush=flush) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, flush=flush) as (server, peer):
         assert (await _figures(peer))["messages"] == 10
         assert (await _figures(peer))["committed_offset"] == 9
         await peer.subscribe("s", at(10), subscription_id=1)
@@ -70,13 +67,10 @@ async def test_consumers_and_counts(
 
 
 async def test_the_first_message_waits_for_the_mark(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s")
+    async with with_peer(tmp_path) as (_, peer):
+        await peer.begin("s")
         await peer.store([b"0"])
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.subscribe("s", FIRST)
         await peer.chunk()
         assert server.host.find("s").log.awaits_mark

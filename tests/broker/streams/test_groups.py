@@ -116,8 +116,7 @@ async def reply(
 
 class TestOverTheProtocol:
     async def test_one_after_the_other(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([b"one"])
         first, second = await server.peer(), await server.peer()
         await join(first)
@@ -136,19 +135,10 @@ class TestOverTheProtocol:
         await peer.store([b"three"], 3)
         await first.silence()
 
-    async def test_of_a_connection_that_vanishes(self, server: Harness, peer: Peer) -> None:
-        await peer.create("s")
-        first, second = await server.peer(), await server.peer()
-        await join(first)
-        await join(second)
-        await first.vanish()
-        await asked(second, active=True)
-
     async def test_other_names_and_plain_consumers_are_not_touched(
         self, server: Harness, peer: Peer
     ) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([b"one"])
         first, other, plain = [await server.peer() for _ in range(3)]
         await join(first)
@@ -187,8 +177,7 @@ class TestOverTheProtocol:
         await reply(one, await asked(one, 2, active=True))
 
     async def test_credit_while_inactive_is_kept(self, peer: Peer) -> None:
-        await peer.create("s", stream_chunk_max_records="1")
-        await peer.declare("s")
+        await peer.begin("s", stream_chunk_max_records="1")
         await peer.store([b"a", b"b"])
         await join(peer, credit=0)
         update = await asked(peer, active=True)
@@ -215,8 +204,7 @@ class TestOverTheProtocol:
         assert await peer.code(c.StreamStats, "s") == OK
 
     async def test_an_invalid_offset(self, peer: Peer) -> None:
-        await peer.create("s")
-        await peer.declare("s")
+        await peer.begin("s")
         await peer.store([b"a"])
         await join(peer)
         await reply(peer, await asked(peer, active=True), OffsetSpecification(9))
@@ -308,8 +296,7 @@ class TestOverTheProtocol:
 
     async def test_turns_while_messages_are_published(self, server: Harness, peer: Peer) -> None:
         """Members come and go; each begins where the one before has stored that it was."""
-        await peer.create("s", stream_chunk_max_records="1")
-        await peer.declare("s")
+        await peer.begin("s", stream_chunk_max_records="1")
         done: list[int] = []
 
         async def work(member: Peer, turns: int) -> None:

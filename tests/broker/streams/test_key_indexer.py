@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
 from tests.segments.derived.test_key_files import chunks_with, message
 from tests.support.http import Http
-from tests.support.server import OK, Harness, Peer, harness
+from tests.support.server import OK, Harness, Peer, harness, with_peer
 from tests.support.syncs import work_beside
 
 Making = Callable[[KeyJob], Answer]
@@ -73,9 +74,15 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 
 @pytest.fixture
 async def keyed(worker: Worker, tmp_path: Path) -> AsyncIterator[tuple[Harness, Peer]]:  # noqa: ARG001 - before the server
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
+    async with begun(tmp_path) as found:
+        yield found
+
+
+@asynccontextmanager
+async def begun(folder: Path, size: str = "1000") -> AsyncIterator[tuple[Harness, Peer]]:
+    """A server, and a peer that publishes to a stream with keys."""
+    async with with_peer(folder) as (server, peer):
+        await create(peer, size=size)
         await peer.declare("s")
         yield server, peer
 
@@ -128,10 +135,7 @@ async def test_a_steady_stream_is_indexed_while_it_grows(
     """It is never quiet: 200 messages a second, each in a chunk of its own."""
     monkeypatch.setattr(schedule, "FEW_BYTES", 1 << 18)
     worker.takes = 0.1
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer, size="10000000")
-        await peer.declare("s")
+    async with begun(tmp_path, "10000000") as (server, peer):
         segment = server.host.find("s").log.segments.shown[-1]
         for number in range(2_000):
             await fill(peer, number, 1)
@@ -148,37 +152,31 @@ async def test_a_steady_stream_is_indexed_while_it_grows(
 
 
 async def test_streams_without_key_properties_need_no_process(
-    worker: Worker, tmp_path: Path
+    worker: Worker, server: Harness, peer: Peer
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="1000")
-        await peer.declare("s")
-        await fill(peer, 0, 40)
-        await trio.sleep(100)
-        assert worker.jobs == []
-        assert key_files(server.data) == []
-        await set_keys(peer, "k")
-        await trio.sleep(5)
-        assert [found(server, number) for number in range(40)] == [1] * 40
-        await set_keys(peer, "k,other")
-        await trio.sleep(5)
-        segment = server.host.find("s").log.segments.shown[0]
-        assert chunks_with(segment, "key1", "other") == [1]
-        await set_keys(peer, "")
-        await fill(peer, 40, 40)
-        before = len(worker.jobs)
-        await trio.sleep(5)
-        assert len(worker.jobs) == before
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
+    await fill(peer, 0, 40)
+    await trio.sleep(100)
+    assert worker.jobs == []
+    assert key_files(server.data) == []
+    await set_keys(peer, "k")
+    await trio.sleep(5)
+    assert [found(server, number) for number in range(40)] == [1] * 40
+    await set_keys(peer, "k,other")
+    await trio.sleep(5)
+    segment = server.host.find("s").log.segments.shown[0]
+    assert chunks_with(segment, "key1", "other") == [1]
+    await set_keys(peer, "")
+    await fill(peer, 40, 40)
+    before = len(worker.jobs)
+    await trio.sleep(5)
+    assert len(worker.jobs) == before
 
 
 async def test_after_a_restart_only_what_is_missing_is_made(
     worker: Worker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
-        await peer.declare("s")
+    async with begun(tmp_path) as (server, peer):
         await fill(peer, 0, 40)
         await trio.sleep(5)
     files = sorted(tmp_path.glob("streams/*/s/*.keys"))
@@ -190,8 +188,7 @@ async def test_after_a_restart_only_what_is_missing_is_made(
     files[2].write_bytes(b"no key file")
     del worker.jobs[:]
     caplog.clear()
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s")
         await trio.sleep(5)
         assert {job.base_offset for job in worker.jobs if job.is_sealed} == {0}
@@ -229,30 +226,24 @@ async def test_a_stream_that_is_deleted_meanwhile(
     assert len(worker.jobs) == 1
 
 
-async def test_retention_does_not_wait_for_indexing(worker: Worker, tmp_path: Path) -> None:
+async def test_retention_does_not_wait_for_indexing(
+    keyed: tuple[Harness, Peer], worker: Worker
+) -> None:
     """Or the disk would be full some time after the process has come to hang."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create(
-            "s",
-            stream_max_segment_size_bytes="1000",
-            stream_key_properties="k",
-            max_length_bytes="3000",
-        )
-        await peer.declare("s")
-        worker.takes = 1_000_000
-        async with server.host.find("s").opened() as log:
-            for first in range(0, 300, 100):
-                await fill(peer, first, 100)
-                await trio.sleep(100)
-                assert log.segments.size < 5_000
-            worker.takes = 0
-            await fill(peer, 300, 100)
+    server, peer = keyed
+    await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
+    worker.takes = 1_000_000
+    async with server.host.find("s").opened() as log:
+        for first in range(0, 300, 100):
+            await fill(peer, first, 100)
             await trio.sleep(100)
-            assert [found(server, n) for n in range(log.segments.first_offset, 400)] == [1] * (
-                400 - log.segments.first_offset
-            )
-            assert len(key_files(server.data)) <= len(log.segments.shown)
+            assert log.segments.size < 5_000
+        worker.takes = 0
+        await fill(peer, 300, 100)
+        await trio.sleep(100)
+        kept = range(log.segments.first_offset, 400)
+        assert [found(server, n) for n in kept] == [1] * len(kept)
+        assert len(key_files(server.data)) <= len(log.segments.shown)
 
 
 async def test_a_process_that_dies_again_and_again(
@@ -406,10 +397,7 @@ async def test_a_small_message_is_no_reason_to_look_at_all_segments(
 
 async def test_other_properties_and_a_restart_in_the_middle(worker: Worker, tmp_path: Path) -> None:
     """All is indexed for them, although nobody asks for what is stored."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
-        await peer.declare("s")
+    async with begun(tmp_path) as (server, peer):
         await fill(peer, 0, 40)
         await trio.sleep(10)
         worker.takes = 10
@@ -431,8 +419,7 @@ async def test_many_streams_with_keys_are_not_open_at_once(
     """Each log takes descriptors, which connections need, too."""
     monkeypatch.setattr(log_keeper, "LOGS_SHARE", 0)  # so that 8 are open at most
     names = [f"s{number}" for number in range(24)]
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         for number, name in enumerate(names):
             await create(peer, name, size="200")
             await peer.declare(name, number)
@@ -486,16 +473,12 @@ async def test_after_a_start_files_are_looked_at_for_the_figures(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(key_upkeep, "_FILES_AT_ONCE", at_once)
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await create(peer)
-        await peer.declare("s")
+    async with begun(tmp_path) as (_, peer):
         await fill(peer, 0, 40)
         await trio.sleep(5)
         whole = await key_figures(peer)
     made = len(worker.jobs)
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         found = await key_figures(peer)
         if at_once == 2:
             await trio.sleep(5)  # the others are looked at beside everything else

@@ -26,7 +26,8 @@ from streamd.wire.amqp091.codec import method_frame
 from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.streams.test_faults import BAD, GOOD, Faults, faults  # noqa: F401 - a fixture
 from tests.support import amqp
-from tests.support.server import OK, Harness, Peer, harness, inline
+from tests.support.held_work import delay_work, hold_work, is_flush
+from tests.support.server import OK, Harness, Peer, harness, inline, with_peer
 
 CLOSED_AFTER = 120  # seconds
 IN_THREAD = threads.in_thread  # a server in memory does without
@@ -35,9 +36,7 @@ NO_THREAD = StorageError("begin", "work in a thread", OSError(errno.EAGAIN, "try
 
 async def used(server: Harness, name: str) -> Peer:
     """A peer that has stored a message in a new stream and needs it no more."""
-    peer = await server.peer()
-    await peer.create(name)
-    await peer.declare(name)
+    peer = await server.publisher(name, is_new=True)
     await peer.store([b"before"])
     assert await peer.code(c.DeletePublisher, 1) == OK
     return peer
@@ -51,100 +50,85 @@ def refuse(code: int) -> Callable[..., Any]:
 
 
 async def test_a_log_that_could_not_be_opened_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        await trio.sleep(CLOSED_AFTER)
-        with monkeypatch.context() as patched:
-            patched.setattr(Log, "open", refuse(errno.EMFILE))
-            refused = await peer.code(c.DeclarePublisher, 1, "", GOOD)
-        assert refused == ResponseCode.STREAM_NOT_AVAILABLE
-        assert GOOD in server.host.alarms()
-        await trio.sleep(10)
-        assert GOOD in server.host.alarms()  # until somebody asks for it
-        await peer.declare(GOOD)
-        await peer.store([b"after"])
-        assert not server.host.alarms()
+    peer = await used(server, GOOD)
+    await trio.sleep(CLOSED_AFTER)
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "open", refuse(errno.EMFILE))
+        refused = await peer.code(c.DeclarePublisher, 1, "", GOOD)
+    assert refused == ResponseCode.STREAM_NOT_AVAILABLE
+    assert GOOD in server.host.alarms()
+    await trio.sleep(10)
+    assert GOOD in server.host.alarms()  # until somebody asks for it
+    await peer.declare(GOOD)
+    await peer.store([b"after"])
+    assert not server.host.alarms()
 
 
 async def test_an_offset_that_cannot_be_stored_holds_nothing_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create(BAD)
-        monkeypatch.setattr(Log, "open", refuse(errno.ENOSPC))
-        await peer.send(c.StoreOffset("reader", BAD, 5))
-        with trio.fail_after(5):
-            await peer.create(GOOD)
+    await peer.create(BAD)
+    monkeypatch.setattr(Log, "open", refuse(errno.ENOSPC))
+    await peer.send(c.StoreOffset("reader", BAD, 5))
+    with trio.fail_after(5):
+        await peer.create(GOOD)
 
 
 async def test_a_log_is_not_closed_while_its_stream_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flushed = trio.Event()
-    inline: Any = None
-
-    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-        if isinstance(getattr(work, "__self__", None), Flush):
-            await flushed.wait()
-        return await inline(work, *arguments)
-
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        stream = server.host.find(GOOD)
-        inline = threads.in_thread
-        monkeypatch.setattr(threads, "in_thread", slowly)
-        server.start(lambda: stream.life.held.maintenance.flush(with_checkpoint=True))
-        await trio.sleep(1)
-        server.start(peer.code, c.Delete, GOOD)
-        await trio.sleep(1)
-        server.start(stream.life.close)
-        await trio.sleep(1)
-        flushed.set()
-        await trio.sleep(1)
-        assert stream.state is StreamState.GONE
-        assert not server.host.has_stream(GOOD)
+    peer = await used(server, GOOD)
+    stream = server.host.find(GOOD)
+    flushes = hold_work(monkeypatch, is_flush)
+    server.start(lambda: stream.life.held.maintenance.flush(with_checkpoint=True))
+    await trio.sleep(1)
+    server.start(peer.code, c.Delete, GOOD)
+    await trio.sleep(1)
+    server.start(stream.life.close)
+    await trio.sleep(1)
+    flushes.goes_on.set()
+    await trio.sleep(1)
+    assert stream.state is StreamState.GONE
+    assert not server.host.has_stream(GOOD)
 
 
 async def test_stored_offsets_wait_for_room_when_nobody_uses_the_stream(
-    tmp_path: Path,
+    server: Harness,
     faults: Faults,  # noqa: F811
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await used(server, BAD)
-        faults.set("write", errno.ENOSPC)
-        await peer.send(c.StoreOffset("reader", BAD, 0))
-        await peer.vanish()
-        await trio.sleep(CLOSED_AFTER)
-        faults.clear()
-        await trio.sleep(CLOSED_AFTER)
-        peer = await server.peer()
-        answer = await peer.ask(c.QueryOffset, "reader", BAD)
-        assert (answer.code, answer.offset) == (OK, 0)
+    peer = await used(server, BAD)
+    faults.set("write", errno.ENOSPC)
+    await peer.send(c.StoreOffset("reader", BAD, 0))
+    await peer.vanish()
+    await trio.sleep(CLOSED_AFTER)
+    faults.clear()
+    await trio.sleep(CLOSED_AFTER)
+    peer = await server.peer()
+    answer = await peer.ask(c.QueryOffset, "reader", BAD)
+    assert (answer.code, answer.offset) == (OK, 0)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), NO_THREAD])
 async def test_a_log_that_no_thread_can_close_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    server: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def without(work: Callable[..., Any], *arguments: object) -> Any:
         if getattr(work, "__func__", None) is Log.close:
             raise error
         return await inline(work, *arguments)
 
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        log = server.host.find(GOOD).log
-        with monkeypatch.context() as patched:
-            patched.setattr(threads, "in_thread", without)
-            await trio.sleep(CLOSED_AFTER)
-        assert log.is_closed
-        await trio.sleep(10)
-        with trio.fail_after(5):
-            await peer.declare(GOOD)
-            await peer.store([b"after"])
+    peer = await used(server, GOOD)
+    log = server.host.find(GOOD).log
+    with monkeypatch.context() as patched:
+        patched.setattr(threads, "in_thread", without)
+        await trio.sleep(CLOSED_AFTER)
+    assert log.is_closed
+    await trio.sleep(10)
+    with trio.fail_after(5):
+        await peer.declare(GOOD)
+        await peer.store([b"after"])
 
 
 @contextmanager
@@ -170,10 +154,8 @@ async def test_a_bug_in_a_thread_is_no_shortage() -> None:
 
 @pytest.mark.parametrize("flush", ["interval", "always"])
 async def test_a_flush_waits_for_a_thread(tmp_path: Path, flush: str) -> None:
-    async with harness(tmp_path, flush=flush) as server:
-        peer = await server.peer()
-        await peer.create(GOOD)
-        await peer.declare(GOOD)
+    async with with_peer(tmp_path, flush=flush) as (server, peer):
+        await peer.begin(GOOD)
         await peer.store([b"before"])
         with no_threads():
             await peer.publish([b"meanwhile"], 2)
@@ -188,36 +170,32 @@ async def test_a_flush_waits_for_a_thread(tmp_path: Path, flush: str) -> None:
         assert await peer.bodies(3) == [b"before", b"meanwhile", b"after"]
 
 
-async def test_without_threads_a_change_is_refused(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        with no_threads():
-            assert await peer.code(c.Create, GOOD, ()) == ResponseCode.INTERNAL_ERROR
-        await peer.create(GOOD)
+async def test_without_threads_a_change_is_refused(peer: Peer) -> None:
+    with no_threads():
+        assert await peer.code(c.Create, GOOD, ()) == ResponseCode.INTERNAL_ERROR
+    await peer.create(GOOD)
 
 
-async def test_a_stream_is_deleted_although_no_thread_moves_its_files(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        commit = Turn.commit
+async def test_a_stream_is_deleted_although_no_thread_moves_its_files(server: Harness) -> None:
+    peer = await used(server, GOOD)
+    commit = Turn.commit
 
-        async def commit_in_thread(self: Turn, *changes: Change) -> None:
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(threads, "in_thread", inline)
-                await commit(self, *changes)
+    async def commit_in_thread(self: Turn, *changes: Change) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(threads, "in_thread", inline)
+            await commit(self, *changes)
 
-        with pytest.MonkeyPatch.context() as patched, no_threads():
-            patched.setattr(Turn, "commit", commit_in_thread)
-            assert await peer.code(c.Delete, GOOD) == OK
-        await peer.create(GOOD)
-        await peer.declare(GOOD)
-        await peer.store([b"another"])
-        await peer.subscribe(GOOD)
-        assert await peer.bodies(1) == [b"another"]
+    with pytest.MonkeyPatch.context() as patched, no_threads():
+        patched.setattr(Turn, "commit", commit_in_thread)
+        assert await peer.code(c.Delete, GOOD) == OK
+    await peer.begin(GOOD)
+    await peer.store([b"another"])
+    await peer.subscribe(GOOD)
+    assert await peer.bodies(1) == [b"another"]
 
 
 async def test_a_stream_is_deleted_on_a_disk_without_room_for_the_trash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Path.mkdir
 
@@ -226,73 +204,54 @@ async def test_a_stream_is_deleted_on_a_disk_without_room_for_the_trash(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         make(self, *arguments, **options)
 
-    async with harness(tmp_path) as server:
-        peer = await used(server, GOOD)
-        monkeypatch.setattr(Path, "mkdir", mkdir)
-        assert await peer.code(c.Delete, GOOD) == OK
-        assert await peer.code(c.Delete, GOOD) == ResponseCode.STREAM_DOES_NOT_EXIST
-        assert not list((tmp_path / "streams").glob("*/*"))  # its room is free
+    peer = await used(server, GOOD)
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert await peer.code(c.Delete, GOOD) == OK
+    assert await peer.code(c.Delete, GOOD) == ResponseCode.STREAM_DOES_NOT_EXIST
+    assert not list((server.data / "streams").glob("*/*"))  # its room is free
 
 
 async def test_a_connection_that_fails_while_it_waits_for_a_log_holds_nothing(
-    tmp_path: Path,
+    server: Harness,
     faults: Faults,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    inline: Any = None
-
-    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-        await trio.sleep(1)
-        return await inline(work, *arguments)
-
-    async with harness(tmp_path) as server:
-        await used(server, GOOD)
-        await trio.sleep(CLOSED_AFTER)
-        await used(server, BAD)
-        stream = server.host.find(GOOD)
-        assert stream.state is StreamState.CLOSED
-        inline = threads.in_thread
-        monkeypatch.setattr(threads, "in_thread", slowly)
-        peer = await amqp.open_peer(server)
-        await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
-        consume = m.BasicConsume(0, GOOD, "tag", False, False, False, False, dict(amqp.FIRST))
-        faults.set("write", errno.EIO)
-        await peer.send_bytes(peer.message(BAD, b"lost") + method_frame(1, consume))
-        await peer.expect(m.ConnectionClose)
-        await trio.sleep(5)
-        await peer.stream.aclose()
-        await trio.sleep(CLOSED_AFTER)
-        assert stream.state is StreamState.CLOSED
+    await used(server, GOOD)
+    await trio.sleep(CLOSED_AFTER)
+    await used(server, BAD)
+    stream = server.host.find(GOOD)
+    assert stream.state is StreamState.CLOSED
+    delay_work(monkeypatch, 1)
+    peer = await amqp.open_peer(server)
+    await peer.ask(m.BasicQos(0, 10, False), m.BasicQosOk)
+    consume = m.BasicConsume(0, GOOD, "tag", False, False, False, False, dict(amqp.FIRST))
+    faults.set("write", errno.EIO)
+    await peer.send_bytes(peer.message(BAD, b"lost") + method_frame(1, consume))
+    await peer.expect(m.ConnectionClose)
+    await trio.sleep(5)
+    await peer.stream.aclose()
+    await trio.sleep(CLOSED_AFTER)
+    assert stream.state is StreamState.CLOSED
 
 
 async def test_a_connection_that_cannot_be_ended_takes_no_answers_from_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inline: Any = None
-
-    async def slowly(work: Callable[..., Any], *arguments: object) -> Any:
-        await trio.sleep(1)
-        return await inline(work, *arguments)
-
     async def fail() -> None:
         raise RuntimeError("a bug")
 
-    async with harness(tmp_path) as server:
-        await server.peer()
-        (other,) = server.server._running
-        monkeypatch.setattr(other, "stop", fail)
-        peer = await server.peer()
-        await peer.create(GOOD)
-        await peer.declare(GOOD)
-        await peer.store([b"before"])
-        await trio.sleep(CLOSED_AFTER)
-        inline = threads.in_thread
-        monkeypatch.setattr(threads, "in_thread", slowly)
-        await peer.publish([b"while it is opened"], first_id=2)
-        await trio.sleep(0.1)
-        assert server.host.find(GOOD).state is StreamState.OPENING
-        server.start(server.server.drain)
-        assert await peer.confirmed(1) == [2]
+    await server.peer()
+    (other,) = server.server._running
+    monkeypatch.setattr(other, "stop", fail)
+    peer = await server.publisher(GOOD, is_new=True)
+    await peer.store([b"before"])
+    await trio.sleep(CLOSED_AFTER)
+    delay_work(monkeypatch, 1)
+    await peer.publish([b"while it is opened"], first_id=2)
+    await trio.sleep(0.1)
+    assert server.host.find(GOOD).state is StreamState.OPENING
+    server.start(server.server.drain)
+    assert await peer.confirmed(1) == [2]
 
 
 async def test_a_log_that_fails_while_it_is_closed_is_not_trusted_again(
@@ -376,11 +335,9 @@ class Raising:
 async def test_a_bug_of_one_connection_leaves_the_stream_to_the_others(
     server: Harness, peer: Peer
 ) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     await peer.store([b"first"])
-    reader = await server.peer()
-    await reader.subscribe("s")
+    reader = await server.consumer("s")
     assert await reader.bodies(1) == [b"first"]
     stream = server.host.find("s")
     stream.life.hold()
@@ -408,31 +365,26 @@ async def expire_good(opened: OpenLog) -> None:
 
 
 async def test_a_fault_while_old_segments_are_dropped_stays_with_its_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        for number, name in enumerate((BAD, GOOD), 1):
-            await peer.create(name, stream_max_segment_size_bytes="100", max_age="30s")
-            await peer.declare(name, publisher_id=number)
-            await peer.store([bytes(100)], 1, publisher_id=number)
-            await peer.store([bytes(100)], 2, publisher_id=number)
-        monkeypatch.setattr(OpenLog, "expire", expire_good)
-        good = server.host.find(GOOD)
-        async with good.opened() as log:
-            await trio.sleep(CLOSED_AFTER)
-            assert log.segments.first_offset == 1
-        assert server.server.broker.supervisor.faults["dropping old segments"]
+    for number, name in enumerate((BAD, GOOD), 1):
+        await peer.begin(name, number, stream_max_segment_size_bytes="100", max_age="30s")
+        await peer.store([bytes(100)], 1, publisher_id=number)
+        await peer.store([bytes(100)], 2, publisher_id=number)
+    monkeypatch.setattr(OpenLog, "expire", expire_good)
+    good = server.host.find(GOOD)
+    async with good.opened() as log:
+        await trio.sleep(CLOSED_AFTER)
+        assert log.segments.first_offset == 1
+    assert server.server.broker.supervisor.faults["dropping old segments"]
 
 
 async def test_faults_of_one_stream_at_start_and_end_stay_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         for number, name in enumerate((BAD, GOOD), 1):
-            await peer.create(name)
-            await peer.declare(name, publisher_id=number)
+            await peer.begin(name, number)
             await peer.store([b"x"], 1, publisher_id=number)
     async with harness(tmp_path) as server:
         monkeypatch.setattr(OpenLog, "expire", expire_good)

@@ -286,28 +286,18 @@ async def test_what_is_queued_leaves_room_when_it_is_written(nursery: trio.Nurse
     assert not bench.stream.is_crowded
 
 
-async def test_stored_offsets_wait_for_room_too(nursery: trio.Nursery) -> None:
-    bench = Bench(nursery)
-    append(bench.log, 6 * [b"x"])
-    bench.fill_disk()
-    bench.stream.store_offset("app", 5)
-    await wait_all_tasks_blocked()
-    assert bench.log.journal.tracking.offset(b"app") == 5
-    bench.disk.capacity = None
-    await trio.sleep(1.1)
-    reopened = Log.open("s", bench.log.policy, bench.disk)
-    assert reopened.journal.tracking.offset(b"app") == 5
-
-
-async def test_a_bug_in_writing_fails_the_stream_only(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("broken", ["append", "begin_flush"])
+async def test_a_bug_in_writing_or_flushing_fails_the_stream_only(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    bench = Bench(nursery)
-    monkeypatch.setattr(bench.log, "append", None)
+    bench = Bench(nursery, commits_on_flush=broken == "begin_flush")
+    monkeypatch.setattr(bench.log, broken, None)
     bench.publish(1)
     answers = await bench.answers()
     assert answers == [c.PublishError(1, ((1, ResponseCode.STREAM_NOT_AVAILABLE),))]
     assert bench.stream.failed
+    await bench.stream.settled()
 
 
 async def test_a_deleted_stream_keeps_nobody_waiting(nursery: trio.Nursery) -> None:

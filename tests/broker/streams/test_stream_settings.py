@@ -10,8 +10,8 @@ from segments.codec import FILE_HEADER_SIZE, ChunkHeader, decode_chunk_header
 from segments.policy import DEFAULT_TIER_SEGMENT_BYTES
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import Pair
-from tests.auth.test_users import add, enter, manage, must
-from tests.support.server import Harness, Peer, harness
+from tests.auth.test_users import manage, must
+from tests.support.server import Harness, Peer, with_peer
 
 PRECONDITION = ResponseCode.PRECONDITION_FAILED
 
@@ -32,8 +32,7 @@ async def figures(peer: Peer) -> dict[str, str]:
 
 
 async def test_hold_from_the_next_chunk_on(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_filter_size_bytes="32")
-    await peer.declare("s")
+    await peer.begin("s", stream_filter_size_bytes="32")
     await peer.store([b"x"] * 10, values=[b"a"] * 10)
     settings = {"stream-chunk-max-records": "4", "stream-filter-size-bytes": "64"}
     await must(peer, "stream.set", stream="s", **settings)
@@ -45,12 +44,10 @@ async def test_hold_from_the_next_chunk_on(server: Harness, peer: Peer) -> None:
 
 
 async def test_survive_a_restart_and_another_declaration(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (_, peer):
         await peer.create("s", max_age="7D")
         await must(peer, "stream.set", stream="s", **{"max-age": "1h"})
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s")
         assert server.host.find("s").log.policy.max_age_ms == 3_600_000
         pairs = (Pair("max-age", "7D"),)
@@ -68,18 +65,15 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
     }
     (tmp_path / "tier").mkdir()
     tier = f"file://{tmp_path}/tier"
-    async with harness(tmp_path, tier=tier) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_local_max_age="1D")
-        await peer.declare("s")
+    async with with_peer(tmp_path, tier=tier) as (server, peer):
+        await peer.begin("s", stream_local_max_age="1D")
         assert server.host.find("s").log.policy == LogPolicy(
             max_segment_bytes=DEFAULT_TIER_SEGMENT_BYTES, local_max_age_ms=86_400_000
         )
         await must(peer, "stream.set", stream="s", **changed)
         policy = LogPolicy(tier=False, local_max_length_bytes=0, local_max_age_ms=7_200_000)
         assert server.host.find("s").log.policy == policy
-    async with harness(tmp_path, tier=tier) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path, tier=tier) as (server, peer):
         assert await figures(peer) == changed
         await peer.declare("s")
         assert server.host.find("s").log.policy == policy
@@ -92,8 +86,7 @@ async def test_those_of_the_tier_survive_a_restart(tmp_path: Path) -> None:
 async def test_a_shorter_length_drops_segments_of_a_log_that_is_closed(
     server: Harness, peer: Peer
 ) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="100")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="100")
     for number in range(1, 6):
         await peer.store([bytes(100)], number)
     await peer.code(c.DeletePublisher, 1)
@@ -104,8 +97,7 @@ async def test_a_shorter_length_drops_segments_of_a_log_that_is_closed(
 
 
 async def test_an_adaptive_filter(server: Harness, peer: Peer) -> None:
-    await peer.create("s", stream_filter_size_bytes="16")
-    await peer.declare("s")
+    await peer.begin("s", stream_filter_size_bytes="16")
     rate = {"stream-filter-size-bytes": "auto", "stream-filter-error-rate": "0.001"}
     await must(peer, "stream.set", stream="s", **rate)
     await peer.store([b"x"] * 50, values=[b"%d" % n for n in range(50)])
@@ -130,11 +122,3 @@ async def test_refused(peer: Peer, arguments: dict[str, str], reason: str) -> No
     assert reason in answer.reason
     answer = await manage(peer, "stream.set", stream="none", **{"max-age": "1h"})
     assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
-
-
-async def test_take_the_right_to_configure(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await add(peer, "reader", "", "", ".*")
-    reader = await enter(server, "reader")
-    answer = await manage(reader, "stream.set", stream="s", **{"max-age": "1h"})
-    assert answer.code == ResponseCode.ACCESS_REFUSED

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -11,7 +10,6 @@ from trio.testing import wait_all_tasks_blocked
 
 from segments import at_offset
 from segments.errors import StorageError
-from segments.flush import Flush
 from segments.journal import Journal
 from segments.truncation import Rest
 from streamd.net import threads
@@ -19,16 +17,16 @@ from streamd.operations.errors import Reason, Refused
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import OffsetSpecification
 from tests.auth.test_users import manage, must
+from tests.support.held_work import before_work, delay_work, hold_work, is_flush, named
 from tests.support.http import Http
-from tests.support.server import OK, Harness, Peer, harness
+from tests.support.server import OK, Harness, Peer, harness, with_peer
 
 PRECONDITION = ResponseCode.PRECONDITION_FAILED
 
 
 async def fill(peer: Peer, count: int = 10, **arguments: str) -> list[bytes]:
     """A stream `s` with chunks of one message."""
-    await peer.create("s", **arguments)
-    await peer.declare("s")
+    await peer.begin("s", **arguments)
     bodies = [b"%d" % number for number in range(count)]
     for number, body in enumerate(bodies):
         await peer.store([body], number + 1)
@@ -43,16 +41,14 @@ async def truncate(peer: Peer, **where: int) -> int:
 
 
 async def all_of(server: Harness, count: int) -> list[bytes]:
-    peer = await server.peer()
-    await peer.subscribe("s", credit=1_000)
+    peer = await server.consumer("s", credit=1_000)
     return await peer.bodies(count)
 
 
 @pytest.mark.parametrize("at", [0, 1, 4, 9, 10, 99])
 @pytest.mark.parametrize("size", ["1", "200", "1000000"])
 async def test_it_begins_there_and_after_a_restart(tmp_path: Path, at: int, size: str) -> None:
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         bodies = await fill(peer, stream_max_segment_size_bytes=size)
         assert await truncate(peer, offset=at) == min(at, 10)
         await peer.store([b"more"], 11)
@@ -79,12 +75,10 @@ async def test_readers_go_on_where_it_begins(server: Harness, peer: Peer) -> Non
 
 
 async def test_a_filtered_reader_too(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     for number in range(10):
         await peer.store([b"%d" % number], number + 1, values=[b"odd" if number % 2 else b"even"])
-    reader = await server.peer()
-    await reader.subscribe("s", credit=1, filter__0="odd")
+    reader = await server.consumer("s", credit=1, filter__0="odd")
     assert await reader.bodies(1) == [b"1"]
     assert await truncate(peer, offset=6) == 6
     await reader.send(c.Credit(1, 10))
@@ -92,8 +86,7 @@ async def test_a_filtered_reader_too(server: Harness, peer: Peer) -> None:
 
 
 async def test_by_time(server: Harness, peer: Peer) -> None:
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     times = []
     for number in range(5):
         times.append(server.server.broker.now_ms())
@@ -106,14 +99,11 @@ async def test_by_time(server: Harness, peer: Peer) -> None:
 
 async def test_publishers_are_still_known(tmp_path: Path) -> None:
     """What they have sent is stored once, although the chunks that say so are gone."""
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+    async with with_peer(tmp_path) as (_, peer):
+        await peer.begin("s", reference="p")
         await peer.store([b"a", b"b"])
         assert await truncate(peer, offset=2) == 2
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         await peer.declare("s", reference="p")
         assert (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence == 2
         await peer.publish([b"b", b"c"], first_id=2)
@@ -136,8 +126,7 @@ async def test_while_others_publish_truncate_and_read(server: Harness, peer: Pee
             await truncate(other, offset=number)
 
     async def read(numbers: list[int]) -> None:
-        reader = await server.peer()
-        await reader.subscribe("s", credit=1)
+        reader = await server.consumer("s", credit=1)
         while not numbers or numbers[-1] != 59:
             numbers += map(int, (await reader.chunk()).bodies)
             await reader.send(c.Credit(1, 1))
@@ -160,18 +149,11 @@ async def test_confirms_do_not_wait_for_the_removal_of_many_segments(
 ) -> None:
     """Flushes have their turns between its parts."""
     async with harness(tmp_path, flush="always") as server:
-        inline = threads.in_thread
-
-        async def slowly(work: Any, *arguments: object) -> Any:
-            if getattr(work, "__name__", "") == "_remove_some":
-                await trio.sleep(10)
-            return await inline(work, *arguments)
-
         peer, other = await server.peer(), await server.peer()
         await fill(peer, 70, stream_max_segment_size_bytes="1")
         began = trio.current_time()
         with monkeypatch.context() as patched:
-            patched.setattr(threads, "in_thread", slowly)
+            delay_work(patched, 10, named("_remove_some"))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(truncate, other, offset=65))
                 await trio.sleep(1)
@@ -187,16 +169,7 @@ async def test_a_stream_that_is_deleted_meanwhile(
 ) -> None:
     """The next stream of that name has nothing of it."""
     await fill(peer)
-    other, has_begun, goes_on = await server.peer(), trio.Event(), trio.Event()
-    inline = threads.in_thread
-
-    async def slowly(work: Any, *arguments: object) -> Any:
-        if getattr(work, "__name__", "") == moment:
-            has_begun.set()
-            await goes_on.wait()
-        return await inline(work, *arguments)
-
-    monkeypatch.setattr(threads, "in_thread", slowly)
+    other, held = await server.peer(), hold_work(monkeypatch, named(moment))
     codes = []
 
     async def cut() -> None:
@@ -208,13 +181,12 @@ async def test_a_stream_that_is_deleted_meanwhile(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cut)
-        await has_begun.wait()
+        await held.has_begun.wait()
         nursery.start_soon(delete)
         await wait_all_tasks_blocked()
-        goes_on.set()
+        held.goes_on.set()
     assert codes[0] in (OK, ResponseCode.STREAM_DOES_NOT_EXIST)
-    await other.create("s")
-    await other.declare("s")
+    await other.begin("s")
     await other.store([b"new"])
     assert await all_of(server, 1) == [b"new"]
 
@@ -267,16 +239,14 @@ async def test_no_index_of_what_is_about_to_go_is_begun(
 ) -> None:
     """While the rest of its segment takes its name: the files would be missed, and one be left."""
     await fill(peer)
-    stream, in_thread = server.host.find("s"), threads.in_thread
+    stream = server.host.find("s")
     (old,) = stream.log.segments.shown
     built: list[bool] = []
 
-    async def at_last(work: Any, *arguments: object) -> Any:
-        if work.__name__ == Rest.finish.__name__:
-            built.append(await stream.life.held.build_index(old))
-        return await in_thread(work, *arguments)
+    async def at_last() -> None:
+        built.append(await stream.life.held.build_index(old))
 
-    monkeypatch.setattr(threads, "in_thread", at_last)
+    before_work(monkeypatch, at_last, named(Rest.finish.__name__))
     assert await truncate(peer, offset=4) == 4
     assert built == [False]
     built = [
@@ -289,9 +259,8 @@ async def test_it_waits_for_work_that_began_while_it_waited_for_its_turn(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(peer)
-    other = await server.peer()
-    await other.declare("s")
-    stream, in_thread = server.host.find("s"), threads.in_thread
+    other = await server.publisher("s")
+    stream = server.host.find("s")
     maintenance = stream.life.held.maintenance
     (old,) = stream.log.segments.shown
     kept: list[bool] = []
@@ -302,18 +271,18 @@ async def test_it_waits_for_work_that_began_while_it_waited_for_its_turn(
             await trio.sleep(45)
             kept.append(stream.log.keeps(old))
 
-    async def slowly(work: Any, *arguments: object) -> Any:
-        if work.__name__ == Rest.copy.__name__:
-            await other.store([b"more"], 11)
-            nursery.start_soon(maintenance.flush)
-            nursery.start_soon(work_on_it)
-            await wait_all_tasks_blocked()
-        elif work.__name__ == Flush.run.__name__ and stream.log.flushing.unflushed_bytes == 0:
-            await trio.sleep(10)
-        return await in_thread(work, *arguments)
+    async def begin() -> None:
+        await other.store([b"more"], 11)
+        nursery.start_soon(maintenance.flush)
+        nursery.start_soon(work_on_it)
+        await wait_all_tasks_blocked()
+
+    def is_second(work: object) -> bool:
+        return is_flush(work) and stream.log.flushing.unflushed_bytes == 0
 
     async with trio.open_nursery() as nursery:
-        monkeypatch.setattr(threads, "in_thread", slowly)
+        before_work(monkeypatch, begin, named(Rest.copy.__name__))
+        delay_work(monkeypatch, 10, is_second)
         assert await truncate(peer, offset=4) == 4
     assert kept == [True]
 
@@ -326,19 +295,17 @@ async def test_what_outlived_its_limits_while_a_rest_was_copied_goes_then(
     await fill(peer, 4, **sizes)
     stream, in_thread = server.host.find("s"), threads.in_thread
 
-    async def at_last(work: Any, *arguments: object) -> Any:
-        if work.__name__ == Rest.copy.__name__:
-            monkeypatch.setattr(threads, "in_thread", in_thread)
-            for number in range(20):
-                await peer.store([b"more"], 100 + number)
-            await stream.life.held.expire()
-            assert stream.log.segments.outlived, "they are kept meanwhile"
-        return await in_thread(work, *arguments)
+    async def at_last() -> None:
+        monkeypatch.setattr(threads, "in_thread", in_thread)
+        for number in range(20):
+            await peer.store([b"more"], 100 + number)
+        await stream.life.held.expire()
+        assert stream.log.segments.outlived, "they are kept meanwhile"
 
     def too_late() -> None:
         raise Refused(Reason.ACCESS_REFUSED, "taken away meanwhile")
 
-    monkeypatch.setattr(threads, "in_thread", at_last)
+    before_work(monkeypatch, at_last, named(Rest.copy.__name__))
     with pytest.raises(Refused, match="meanwhile"):
         await stream.truncate(at_offset(stream.log.segments.first_offset + 1), too_late)
     assert not stream.log.segments.outlived
@@ -366,8 +333,16 @@ async def test_so_does_what_work_was_cancelled_on(
             await trio.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [("stream.truncate", {"offset": "4"}), ("offset.set", {"name": "a", "offset": "2"})],
+)
 async def test_the_stream_is_deleted_before_it_begins(
-    server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    server: Harness,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    arguments: dict[str, str],
 ) -> None:
     """Its files are missing then, which is no fault of the disk."""
     await fill(peer)
@@ -377,7 +352,7 @@ async def test_the_stream_is_deleted_before_it_begins(
         assert await other.code(c.Delete, "s") == OK
 
     monkeypatch.setattr(stream, "settled", settled)
-    answer = await manage(peer, "stream.truncate", stream="s", offset="4")
+    answer = await manage(peer, operation, stream="s", **arguments)
     assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
 
 
@@ -394,8 +369,7 @@ async def test_bad_places(peer: Peer, arguments: dict[str, str]) -> None:
 
 class TestStoredOffsets:
     async def test_listed_set_and_deleted(self, tmp_path: Path) -> None:
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             await fill(peer)
             ask = partial(must, peer, stream="s")
             await peer.send(c.StoreOffset("a", "s", 3))
@@ -409,8 +383,7 @@ class TestStoredOffsets:
             assert await peer.code(c.QueryOffset, "a", "s") == ResponseCode.NO_OFFSET
             again = await manage(peer, "offset.delete", stream="s", name="a")
             assert (again.code, again.reason) == (PRECONDITION, "a has stored no offset in s")
-        async with harness(tmp_path) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path) as (_, peer):
             rows = await must(peer, "offset.list", stream="s")
             assert [row["name"] for row in rows] == ["b"]
 
@@ -438,16 +411,9 @@ class TestStoredOffsets:
         await fill(peer)
         for name in ("a", "b"):
             await must(peer, "offset.set", stream="s", name=name, offset="2")
-        stream, other, goes_on = server.host.find("s"), await server.peer(), trio.Event()
-        inline = threads.in_thread
-
-        async def slowly(work: Any, *arguments: object) -> Any:
-            if getattr(work, "__name__", "") == "run":
-                await goes_on.wait()
-            return await inline(work, *arguments)
-
+        stream, other = server.host.find("s"), await server.peer()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(threads, "in_thread", slowly)
+            held = hold_work(patched, named("run"))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(partial(must, other, "offset.delete", stream="s", name="b"))
                 await wait_all_tasks_blocked()
@@ -457,7 +423,7 @@ class TestStoredOffsets:
                 await wait_all_tasks_blocked()
                 assert stream.log.journal.tracking.has_pending
                 assert len(nursery.child_tasks) == 2, "the one that sets it waits, too"
-                goes_on.set()
+                held.goes_on.set()
         assert not stream.log.journal.tracking.has_pending
 
     async def test_their_stream_is_deleted_meanwhile(
@@ -474,19 +440,6 @@ class TestStoredOffsets:
 
         monkeypatch.setattr(stream.life.held.maintenance, "flush", flush)
         answer = await manage(peer, "offset.delete", stream="s", name="a")
-        assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
-
-    async def test_their_stream_is_deleted_before_they_are_set(
-        self, server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await fill(peer)
-        stream, other = server.host.find("s"), await server.peer()
-
-        async def settled() -> None:
-            assert await other.code(c.Delete, "s") == OK
-
-        monkeypatch.setattr(stream, "settled", settled)
-        answer = await manage(peer, "offset.set", stream="s", name="a", offset="2")
         assert answer.code == ResponseCode.STREAM_DOES_NOT_EXIST
 
     async def test_those_before_the_beginning_stay(self, peer: Peer) -> None:

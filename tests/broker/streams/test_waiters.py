@@ -46,8 +46,7 @@ async def longest_turn(peer: Peer, patch: pytest.MonkeyPatch, first_id: int, siz
 async def test_messages_of_others_cost_the_same_however_many_consumers_wait(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     await peer.store([b"x"], 0, values=[b"nobody"])
     log = server.host.find("s").log
     await narrow_consumers(server, 0, FEW)
@@ -67,8 +66,7 @@ async def test_what_comes_after_much_for_others_is_sent_without_a_turn(
     server: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn of the connection's writer costs as much as all the rest."""
-    await peer.create("s")
-    await peer.declare("s")
+    await peer.begin("s")
     (reader,) = await narrow_consumers(server, 0, FEW)
     turns: list[QueuedConsumer] = []
     enqueue = ReadyQueue.enqueue
@@ -92,10 +90,8 @@ async def test_a_large_chunk_behind_a_segment_with_little_left(
     """What comes without its data is not sent at once."""
     monkeypatch.setattr(Reader, "catch_up", lambda _: None)  # no index tells what is left out
     limits = {"stream_max_segment_size_bytes": "1000", "stream_chunk_max_records": "1"}
-    await peer.create("s", **limits)
-    await peer.declare("s")
-    reader = await server.peer()
-    await reader.subscribe("s", NEXT, filter__0="v", stored_chunks=str(is_stored).lower())
+    await peer.begin("s", **limits)
+    reader = await server.consumer("s", NEXT, filter__0="v", stored_chunks=str(is_stored).lower())
     await peer.store([bytes(1_000), bytes(2 * SMALL_CHUNK)], 0, values=[b"nobody", b"v"])
     await peer.store([b"small"], 2, values=[b"v"])
     with trio.fail_after(5):
@@ -107,8 +103,7 @@ async def test_consumers_leave_segments_that_follow_each_other_fast(
 ) -> None:
     """More begin while consumers still leave the first one."""
     monkeypatch.setattr(waiters_module, "_LEAVING", 1)
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     log = server.host.find("s").log
     (reader,) = await narrow_consumers(server, 0, 100)
     for number in range(1, 6):
@@ -133,8 +128,7 @@ async def test_consumers_without_an_index_read_on(
             raise error
 
     monkeypatch.setattr(Reader, "catch_up", catch_up)
-    await peer.create("s", stream_max_segment_size_bytes="1000")
-    await peer.declare("s")
+    await peer.begin("s", stream_max_segment_size_bytes="1000")
     await narrow_consumers(server, 0, FEW)
     for number in range(1, 4):
         await peer.store([bytes(1_000)], number, values=[b"nobody"])

@@ -91,8 +91,7 @@ async def _old_work(server: Harness, peer: Peer) -> None:
 async def _work(server: Harness, peer: Peer) -> None:
     await publish(peer, 0, 8)
     await passes(2)
-    await peer.create("late", **_SMALL)
-    await peer.declare("late", 3, "q")
+    await peer.begin("late", 3, reference="q", **_SMALL)
     for at in range(0, 8 * A_FRAME, A_FRAME):
         await peer.store([b"late %08d" % n for n in range(A_FRAME)], at + 1, 3)
     await server.host.settings.set_arguments("s", [("max-length-bytes", "4000")])
@@ -107,8 +106,7 @@ async def _work(server: Harness, peer: Peer) -> None:
 async def _begin(server: Harness) -> Peer:
     peer = await server.peer()
     for number, name in enumerate(("s", "gone"), 1):
-        await peer.create(name, **_SMALL)
-        await peer.declare(name, number, "p")
+        await peer.begin(name, number, reference="p", **_SMALL)
     for at in range(0, 12 * A_FRAME, A_FRAME):
         await peer.store([b"gone %08d" % n for n in range(A_FRAME)], at + 1, 2)
     await passes(4)
@@ -155,8 +153,7 @@ async def _bodies(server: Harness, name: str) -> dict[int, bytes]:
         ]
     if not offsets:
         return {}
-    peer = await server.peer()
-    await peer.subscribe(name, FIRST, credit=500)
+    peer = await server.consumer(name, FIRST, credit=500)
     return dict(zip(offsets, await peer.bodies(len(offsets)), strict=True))
 
 

@@ -9,11 +9,14 @@ import trio
 
 from segments.store import stores
 from segments.store.manifest import Manifest, decode_manifest
-from segments.store.object_names import CLUSTER, LOG_FOLDER, SNAPSHOT_FOLDER, StreamKey
+from segments.store.metadata_log import Held, look
+from segments.store.object_names import CLUSTER, LOG_FOLDER, SNAPSHOT_FOLDER, WAL_FOLDER, StreamKey
 from streamd.broker.tier.tier import Tier
 from streamd.operations.names import as_sent
-from tests.support.fake_store import FakeStore
-from tests.support.server import Harness, Peer, harness
+from streamd.operations.tier_reports import StreamTier
+from streamd.wire.stream.fields import OffsetSpecification
+from tests.support.fake_store import WRITES, Call, FakeStore, Kept
+from tests.support.server import FIRST, Harness, Peer, harness
 
 SEGMENT_BYTES = "2000"
 A_FRAME = 20  # messages
@@ -25,6 +28,38 @@ _STREAMS, _FRAMES, _LARGE = "abcd", 10, [b"x" * 1_000] * 20
 def bodies(first: int, count: int = A_FRAME) -> list[bytes]:
     """Messages of which each says its offset."""
     return [b"message %08d" % number for number in range(first, first + count)]
+
+
+async def publisher(server: Harness, name: str = "s", **arguments: str) -> Peer:
+    """A peer that publishes under a name to a stream, which is created where it is not there."""
+    peer = await server.peer()
+    if name not in server.host.names():
+        await peer.create(name, **arguments)
+    await peer.declare(name, reference="p")
+    return peer
+
+
+async def confirmed_by_store(
+    server: Harness, name: str = "s", frames: int = 0, **arguments: str
+) -> Peer:
+    """As `publisher`; the store confirms the stream's messages, and has so many frames of them."""
+    peer = await publisher(server, name, **({"stream_confirm": "store"} | arguments))
+    await publish(peer, 0, frames)
+    return peer
+
+
+async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
+    """As `publisher`; the stream has small segments."""
+    small = {"stream_max_segment_size_bytes": SEGMENT_BYTES}
+    return await publisher(server, name, **(small | arguments))
+
+
+async def stored(server: Harness, frames: int = 30, name: str = "s", **arguments: str) -> Peer:
+    """As `a_stream`, with so many frames; the store has all of its segments that are full."""
+    peer = await a_stream(server, name, **arguments)
+    await publish(peer, 0, frames)
+    await passes(5)
+    return peer
 
 
 async def publish(peer: Peer, first: int, frames: int) -> int:
@@ -43,6 +78,18 @@ async def tiered(folder: Path, store: FakeStore, **settings: Any) -> AsyncIterat
             yield server
 
 
+def copy_of(store: FakeStore) -> FakeStore:
+    """What another machine finds."""
+    return FakeStore(dict(store.objects), now_ms=store.now_ms)
+
+
+@asynccontextmanager
+async def elsewhere(folder: Path, store: FakeStore) -> AsyncIterator[Harness]:
+    """The machine is lost: another one begins with what its store has now."""
+    async with tiered(folder / "elsewhere", copy_of(store), restore=True) as server:
+        yield server
+
+
 @contextmanager
 def opening(store: FakeStore) -> Iterator[None]:
     """Servers that start in this block find this store."""
@@ -57,6 +104,18 @@ def tier_of(server: Harness) -> Tier:
     tier = server.server.broker.tier
     assert isinstance(tier, Tier)
     return tier
+
+
+def states_of(store: FakeStore) -> list[dict[str, Kept]]:
+    """What a store has after each write from now on, once the tier has begun."""
+    states: list[dict[str, Kept]] = []
+
+    def keep(call: Call) -> None:
+        if call.name in WRITES and CLUSTER in store.objects:
+            states.append(dict(store.objects))
+
+    store.after = keep
+    return states
 
 
 def manifests(store: FakeStore) -> list[Manifest]:
@@ -93,6 +152,42 @@ def stored_bytes(store: FakeStore, manifest: Manifest) -> bytes:
     )
 
 
+async def all_of(
+    server: Harness, name: str = "s", offset: OffsetSpecification = FIRST, seconds: float = 3
+) -> list[bytes]:
+    """All messages that a new consumer gets within some time."""
+    peer = await server.consumer(name, offset, credit=1_000)
+    found: list[bytes] = []
+    with trio.move_on_after(seconds):
+        while True:
+            found += (await peer.chunk()).bodies
+    return found
+
+
+def slots(store: FakeStore) -> list[str]:
+    """Keys of all slots of write-ahead logs."""
+    return sorted(key for key in store.objects if key.startswith(WAL_FOLDER))
+
+
+def slot(number: int) -> str:
+    """The key of a slot of the first start."""
+    return f"{WAL_FOLDER}/1/{number:020d}"
+
+
+def held_of(store: FakeStore) -> Held:
+    """The newest entry of the log of metadata."""
+    held = look(store)
+    assert held is not None
+    return held
+
+
+def report_of(server: Harness, name: str = "s") -> StreamTier:
+    """What the tier tells of a stream."""
+    report = tier_of(server).stream(server.host.name, as_sent(name))
+    assert report is not None
+    return report
+
+
 async def passes(seconds: float = 2) -> None:
     """Virtual time goes by."""
     await trio.sleep(seconds)
@@ -110,9 +205,9 @@ class Publishers:
         """Fill so many segments of each; bytes of them."""
         if not self._peers:
             for name in _STREAMS:
-                peer = await self._server.peer()
-                await peer.create(name, stream_max_segment_size_bytes=str(LARGE_SEGMENT))
-                await peer.declare(name)
+                peer = await self._server.publisher(
+                    name, is_new=True, stream_max_segment_size_bytes=str(LARGE_SEGMENT)
+                )
                 self._peers.append(peer)
         for _ in range(segments * _FRAMES + (not self._frames)):  # one more seals it
             for peer in self._peers:

@@ -73,11 +73,13 @@ def test_the_rate_after_one_part(seconds: float, rate: float | None) -> None:
 
 
 async def test_the_state_and_the_log_say_it_and_when_it_is_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    store: FakeStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(tier, "Line", partial(Line, PART))
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         mine, line = tier_of(server), lines.Line(PART / 7, PART, 300)
         with lines.on_line(store, line):

@@ -14,13 +14,12 @@ import pytest
 import trio
 
 from segments.store.manifest import decode_manifest, encode_manifest
-from segments.store.object_names import CLUSTER
 from streamd.broker.declared.standing_selectors import parse_standing
 from streamd.broker.stream_follower import LIST_SECONDS, POLL_SECONDS
 from streamd.wire.stream import commands as c
 from streamd.wire.stream.fields import OffsetSpecification, Pair
-from tests.broker.tier.support import SEGMENT_BYTES, is_of_log, opening, tiered
-from tests.support.fake_store import WRITES, Call, FakeStore, Kept
+from tests.broker.tier.support import SEGMENT_BYTES, is_of_log, opening, states_of, tiered
+from tests.support.fake_store import FakeStore, Kept
 from tests.support.marked import ONE, TWO, Read, matching, message, messages, of_group, plain
 from tests.support.server import OK, Harness, Peer, harness
 
@@ -52,8 +51,7 @@ class Writer:
 
 
 async def create(peer: Peer, publisher: int = 1, **arguments: str) -> None:
-    await peer.create("s", **({"stream_max_segment_size_bytes": SEGMENT_BYTES} | arguments))
-    await peer.declare("s", publisher)
+    await peer.begin("s", publisher, **{"stream_max_segment_size_bytes": SEGMENT_BYTES} | arguments)
 
 
 Scenario = Callable[[Harness, Peer], Awaitable[None]]
@@ -93,31 +91,18 @@ async def delete_and_create(server: Harness, peer: Peer) -> None:
 
 async def recorded(folder: Path, scenario: Scenario = remove_and_add) -> list[Objects]:
     """The store after each write of a server that does all of that."""
-    store, states = FakeStore(), []
-
-    def keep(call: Call) -> None:
-        if call.name in WRITES and _has_catalog(store.objects):
-            states.append(dict(store.objects))
-
-    store.after = keep
+    store = FakeStore()
+    states = states_of(store)
     async with tiered(folder, store) as server:
         peer = await server.peer()
         await scenario(server, peer)
     return states
 
 
-def _has_catalog(objects: Objects) -> bool:
-    return CLUSTER in objects
-
-
 def skewed(data: Objects, catalog: Objects) -> Objects:
     """Segments and manifests of one moment, with the catalog of another."""
-
-    def is_catalog(key: str) -> bool:
-        return is_of_log(key)
-
-    return {k: v for k, v in data.items() if not is_catalog(k)} | {
-        k: v for k, v in catalog.items() if is_catalog(k)
+    return {k: v for k, v in data.items() if not is_of_log(k)} | {
+        k: v for k, v in catalog.items() if is_of_log(k)
     }
 
 

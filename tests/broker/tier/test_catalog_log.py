@@ -11,7 +11,7 @@ import pytest
 from segments.checksum import crc32
 from segments.store.cluster import CatalogCopy, EarlierRoot
 from segments.store.metadata_log import look
-from segments.store.object_names import CLUSTER, SNAPSHOT_FOLDER, entry_key
+from segments.store.object_names import CLUSTER, SNAPSHOT_FOLDER
 from segments.store.object_store import TierError
 from streamd.broker.catalog.catalog import Catalog
 from streamd.broker.catalog.unlogged import Unlogged, packed
@@ -20,7 +20,7 @@ from streamd.broker.tier.claims import claim
 from streamd.broker.tier.folding import make_catalog
 from streamd.broker.tier.identity import Identity
 from streamd.operations.tier_reports import TierState
-from tests.broker.tier.support import passes, tier_of, tiered
+from tests.broker.tier.support import held_of, passes, tier_of, tiered
 from tests.support.fake_store import Call, FakeStore
 from tests.support.server import Harness, work_beside
 from tests.support.tiers import earlier_root
@@ -38,6 +38,7 @@ def rows_here(data: Path) -> Rows:
 async def rows_there(store: FakeStore, folder: Path) -> Rows:
     """What the log says."""
     folder.mkdir()
+    store.heal()
     store.before = store.after = lambda _call: None
 
     def read() -> Rows:
@@ -50,13 +51,11 @@ async def rows_there(store: FakeStore, folder: Path) -> Rows:
 
 
 def _revision(store: FakeStore) -> int:
-    held = look(store)
-    assert held is not None
+    held = held_of(store)
     return held.cluster.revision
 
 
-async def test_what_is_changed_is_in_the_store_soon(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_what_is_changed_is_in_the_store_soon(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path / "a", store) as server:
         peer = await server.peer()
         await passes(3)
@@ -70,26 +69,21 @@ async def test_what_is_changed_is_in_the_store_soon(tmp_path: Path) -> None:
         assert _revision(store) == before + 1  # nothing has changed
 
 
-async def test_what_was_there_before_the_tier_is_in_the_store(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path / "a", FakeStore(), tier="") as server:
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_what_is_changed_without_the_tier_is_in_the_store_later(
+    tmp_path: Path, store: FakeStore, *, is_known: bool
+) -> None:
+    """Also what was there before the tier."""
+    if is_known:
+        async with tiered(tmp_path / "a", store):
+            await passes(3)
+    async with tiered(tmp_path / "a", store, tier="") as server:
         await (await server.peer()).create("s")
     async with tiered(tmp_path / "a", store):
         await passes(3)
     there = await rows_there(store, tmp_path / "b")
     assert there == rows_here(tmp_path / "a")
     assert there["streams"]
-
-
-async def test_what_is_changed_without_the_tier_is_in_the_store_later(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path / "a", store):
-        await passes(3)
-    async with tiered(tmp_path / "a", store, tier="") as server:
-        await (await server.peer()).create("s")
-    async with tiered(tmp_path / "a", store):
-        await passes(3)
-    assert await rows_there(store, tmp_path / "b") == rows_here(tmp_path / "a")
 
 
 async def _changes(server: Harness) -> None:
@@ -105,18 +99,9 @@ async def test_a_request_that_fails_or_is_not_answered(tmp_path: Path, *, is_aft
     """At each request: what is in the store in the end is what is here, each change once."""
     number, has_failed = 0, True
     while has_failed:
-        store, failed = FakeStore(), list[Call]()
+        store = FakeStore()
         number += 1
-
-        def hook(call: Call, number: int = number, failed: list[Call] = failed) -> None:
-            if call.number == number:
-                failed.append(call)
-                raise TierError("the connection broke off")
-
-        if is_after:
-            store.after = hook
-        else:
-            store.before = hook
+        store.fail(after=is_after, skip=number - 1)
         async with tiered(tmp_path / f"{number}", store) as server:
             await _changes(server)
             await passes(100)
@@ -156,10 +141,9 @@ async def test_a_server_that_ends_between_store_and_catalog(
 
 
 async def test_snapshots_are_of_what_the_log_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_log, "SNAPSHOT_REVISIONS", 3)
-    store = FakeStore()
     async with tiered(tmp_path / "a", store) as server:
         peer = await server.peer()
         for n in range(15):
@@ -176,19 +160,7 @@ async def test_snapshots_are_of_what_the_log_has(
             await rows_there(store, tmp_path / "d")
 
 
-async def test_a_missing_entry_is_no_end(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path / "a", store) as server:
-        await _changes(server)
-    held = look(store)
-    assert held is not None
-    del store.objects[entry_key(held.cluster.tier, held.cluster.revision - 1)]
-    with pytest.raises(TierError, match="it is not there, and later ones are"):
-        claims.look(store)
-
-
-async def test_a_server_that_was_taken_over_logs_nothing(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_server_that_was_taken_over_logs_nothing(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path / "a", store) as server:
         await passes(3)
         claim(store, Identity("b" * 16, 3, "2" * 16), takes_over=True)
@@ -235,8 +207,7 @@ async def _earlier(folder: Path, store: FakeStore) -> AsyncIterator[None]:
     async with tiered(folder, store) as server:
         await (await server.peer()).create("s")
         await passes(3)
-    held = look(store)
-    assert held is not None
+    held = held_of(store)
     with closing(Unlogged(str(folder)).copy()) as copy:
         content = packed(copy)
     catalog = CatalogCopy(4, held.cluster.epoch, "0" * 16, len(content), crc32(content))
@@ -260,24 +231,14 @@ async def test_an_earlier_tier_gets_a_log(tmp_path: Path, *, how: str, is_after:
     """Whatever request fails, it is begun again, and goes on above all epochs that there were."""
     number, has_failed = 0, True
     while has_failed:
-        store, failed = FakeStore(), list[Call]()
+        store = FakeStore()
         number += 1
         folder = tmp_path / f"{number}"
         async with _earlier(folder, store):
             before = claims.look(store)
         assert before is not None
         assert isinstance(before.earlier, EarlierRoot)
-        first = len(store.calls)
-
-        def hook(call: Call, number: int = first + number, failed: list[Call] = failed) -> None:
-            if call.number == number:
-                failed.append(call)
-                raise TierError("the connection broke off")
-
-        if is_after:
-            store.after = hook
-        else:
-            store.before = hook
+        store.fail(after=is_after, skip=number - 1)
         new = folder if how == "start" else tmp_path / f"{number}-new"
         async with tiered(new, store, restore=how == "restore") as server:
             await passes(60)
@@ -293,8 +254,7 @@ async def test_an_earlier_tier_gets_a_log(tmp_path: Path, *, how: str, is_after:
         has_failed = number < 14
 
 
-async def test_an_earlier_tier_cannot_be_read_only(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_an_earlier_tier_cannot_be_read_only(tmp_path: Path, store: FakeStore) -> None:
     async with _earlier(tmp_path / "a", store):
         pass
     with pytest.raises(Exception, match="start the server that writes with this version first"):
@@ -303,8 +263,7 @@ async def test_an_earlier_tier_cannot_be_read_only(tmp_path: Path) -> None:
 
 
 def _claim_for_a_copy(store: FakeStore) -> None:
-    held = look(store)
-    assert held is not None
+    held = held_of(store)
     claim(store, Identity(held.cluster.writer, 50, "9" * 16))
 
 
@@ -338,8 +297,7 @@ async def test_two_writers_at_each_request(tmp_path: Path, moment: str) -> None:
             await passes(70)
             if met:
                 state = tier_of(server).ownership.state
-                held = look(store)
-                assert held is not None
+                held = held_of(store)
                 owner = tier_of(server).ownership.identity.start
                 assert (state is TierState.FENCED) == (held.cluster.start != owner), number
         has_met = len(store.calls) > first + number

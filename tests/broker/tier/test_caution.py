@@ -11,30 +11,21 @@ from segments.store.object_names import LOG_FOLDER
 from streamd.broker.tier.deletions import Deletions
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name, stream_folder
-from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
     A_FRAME,
-    SEGMENT_BYTES,
-    bodies,
+    a_stream,
     manifest_of,
     manifests,
     passes,
     publish,
+    stored,
     tier_of,
     tiered,
 )
 from tests.support.fake_store import Call, FakeStore
-from tests.support.server import FIRST, Harness
+from tests.support.server import Harness
 
 HOST, S = Name("/"), Name("s")
-
-
-async def _store_some(server: Harness, **arguments: str) -> None:
-    peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    await peer.declare("s", reference="p")
-    await publish(peer, 0, 20)
-    await passes(5)
 
 
 def _is_whole(store: FakeStore, manifest: Manifest) -> bool:
@@ -42,12 +33,11 @@ def _is_whole(store: FakeStore, manifest: Manifest) -> bool:
 
 
 async def test_a_stream_whose_deletion_was_not_finished_stays_when_its_folder_is_damaged(
-    tmp_path: Path,
+    tmp_path: Path, store: FakeStore
 ) -> None:
     """The server was killed when the deletion was written down, and before the catalog knew."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        await _store_some(server)
+        await stored(server, 20)
     manifest = manifest_of(store, "s")
     Deletions(str(tmp_path)).add(0, streams=[manifest.stream])
     path = Path(stream_folder(str(tmp_path), HOST, S), MANIFEST_FILE)
@@ -65,72 +55,41 @@ async def test_a_stream_whose_deletion_was_not_finished_stays_when_its_folder_is
 
 
 async def test_streams_that_an_older_backup_does_not_know_stay(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store):
+    async with tiered(tmp_path / "a", store):
         await passes(5)
-    backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    async with tiered(tmp_path, store) as server:
+    shutil.copytree(tmp_path / "a", tmp_path / "backup")
+    async with tiered(tmp_path / "a", store) as server:
         await passes(5)
         store.fail(name="create", key=LOG_FOLDER, times=-1)
-        await _store_some(server)
+        await stored(server, 20)
     store.heal()
-    for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
-        path.unlink()
-    for path, content in backup.items():
-        path.write_bytes(content)
     manifest = manifest_of(store, "s")
-    async with tiered(tmp_path, store) as server:
+    async with tiered(tmp_path / "backup", store) as server:
         await passes(5)
-        await tier_of(server).collect(dry_run=False)
+        assert not (await tier_of(server).collect(dry_run=False)).num_orphans
     assert _is_whole(store, manifest)
     assert "stream s is in the tier but not in the catalog" in caplog.text
 
 
-async def test_an_older_backup_gets_what_the_log_has(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_nothing_is_verified_where_nothing_is_stored(
+    store: FakeStore, server: Harness
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store):
-        await passes(5)
-    backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    async with tiered(tmp_path, store) as server:
-        await _store_some(server)
-        stored = manifest_of(store, "s").next_offset
-    shutil.rmtree(tmp_path)
-    for path, content in backup.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    async with tiered(tmp_path, store) as server:
-        reader = await server.peer()
-        await reader.subscribe("s", FIRST, credit=1_000)
-        assert await reader.bodies(stored) == bodies(0, stored)
-        await passes(5)
-        assert tier_of(server).ownership.state is TierState.OK
-    assert "the catalog lacked" in caplog.text
-
-
-async def test_nothing_is_verified_where_nothing_is_stored(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        store.fail(key=".segment", times=-1)
-        await _store_some(server)
-        with pytest.raises(Refused, match="nothing of s is in the tier yet"):
-            await tier_of(server).verify(HOST, S)
+    store.fail(key=".segment", times=-1)
+    await stored(server, 20)
+    with pytest.raises(Refused, match="nothing of s is in the tier yet"):
+        await tier_of(server).verify(HOST, S)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("is_missing", [True, False])
 async def test_what_an_older_manifest_does_not_name_stays(
-    tmp_path: Path, *, is_open: bool, is_missing: bool
+    tmp_path: Path, store: FakeStore, *, is_open: bool, is_missing: bool
 ) -> None:
     """Not all of the store is there, as while a bucket is restored."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await peer.declare("s", reference="p")
+        peer = await a_stream(server)
         await publish(peer, 0, 2)
         await tier_of(server).upload(HOST, [S], 60)
         key = f"{manifest_of(store, 's').stream.folder}/manifest"
@@ -157,7 +116,7 @@ async def test_what_an_older_manifest_does_not_name_stays(
 async def test_what_retention_removes_meanwhile_is_no_fault(tmp_path: Path, step: str) -> None:
     store, later = FakeStore(), FakeStore()
     async with tiered(tmp_path, store) as server:
-        await _store_some(server)
+        await stored(server, 20)
         whole = dict(store.objects)
         await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])
         await server.host.expire()

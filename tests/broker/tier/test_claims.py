@@ -18,26 +18,23 @@ from segments.store.object_store import ConflictError, TierError
 from streamd.broker.tier import claims
 from streamd.broker.tier.claims import FasterError, FencedError
 from streamd.broker.tier.identity import IDENTITY_FILE, Identity, begin_epoch
-from streamd.server import StartError
 from tests.broker.tier.support import passes, tier_of, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.logs import append
-from tests.support.server import harness
+from tests.support.server import fails_to_start, with_peer
 
 A, B = Identity("a" * 16, 5, "1" * 16), Identity("b" * 16, 3, "2" * 16)
 
 
 class TestClaim:
-    def test_an_empty_store_is_taken(self) -> None:
-        store = FakeStore()
+    def test_an_empty_store_is_taken(self, store: FakeStore) -> None:
         held = claims.claim(store, A)
         tier = held.cluster.tier
         assert held.cluster == Cluster(revision=1, epoch=5, writer=A.name, start=A.start, tier=tier)
         assert len(tier) == 16
         assert claims.check(store, A) == held
 
-    def test_our_own_is_taken_again_with_a_higher_epoch(self) -> None:
-        store = FakeStore()
+    def test_our_own_is_taken_again_with_a_higher_epoch(self, store: FakeStore) -> None:
         claims.claim(store, A)
         later = A._replace(epoch=6, start="3" * 16)
         assert claims.claim(store, later).cluster.epoch == 6
@@ -46,16 +43,14 @@ class TestClaim:
         older = A._replace(epoch=2, start="4" * 16)  # it is from a backup
         assert claims.claim(store, older).cluster.epoch == 7
 
-    def test_anothers_is_not_taken(self) -> None:
-        store = FakeStore()
+    def test_anothers_is_not_taken(self, store: FakeStore) -> None:
         claims.claim(store, A)
         before = dict(store.objects)
         with pytest.raises(FencedError, match="epoch 5"):
             claims.claim(store, B)
         assert store.objects == before
 
-    def test_but_when_that_is_asked_for(self) -> None:
-        store = FakeStore()
+    def test_but_when_that_is_asked_for(self, store: FakeStore) -> None:
         claims.claim(store, A)
         held = claims.claim(store, B, takes_over=True)
         assert (held.cluster.writer, held.cluster.epoch) == (B.name, 6)
@@ -81,8 +76,7 @@ class TestClaim:
 
     @pytest.mark.parametrize("is_after", [False, True])
     @pytest.mark.parametrize("number", range(2))
-    def test_an_answer_that_is_lost(self, number: int, *, is_after: bool) -> None:
-        store = FakeStore()
+    def test_an_answer_that_is_lost(self, store: FakeStore, number: int, *, is_after: bool) -> None:
         claims.claim(store, A)
         me = A._replace(epoch=6, start="3" * 16)
         store.fail(after=is_after, skip=number)
@@ -95,16 +89,14 @@ class TestClaim:
         assert claims.check(store, me) == held
         assert held.cluster.revision == 2
 
-    def test_a_conflict_that_is_none(self) -> None:
-        store = FakeStore()
+    def test_a_conflict_that_is_none(self, store: FakeStore) -> None:
         store.conflict(name="create")
         with pytest.raises(TierError) as caught:
             claims.claim(store, A)
         assert not isinstance(caught.value, ConflictError)
         claims.claim(store, A)
 
-    def test_rows_are_of_who_has_the_tier(self) -> None:
-        store = FakeStore()
+    def test_rows_are_of_who_has_the_tier(self, store: FakeStore) -> None:
         held = claims.claim(store, A)
         rows = (Row("users", {"name": "u"}, None),)
         named = claims.put_rows(store, held, rows, 7, 9)
@@ -121,9 +113,8 @@ class TestClaim:
             claims.mark_wals(store, A, named, lambda _: (WalMark(5, 0),))
         assert store.objects == before
 
-    def test_what_two_changes_say_counts(self) -> None:
+    def test_what_two_changes_say_counts(self, store: FakeStore) -> None:
         """Of one server, at the same time."""
-        store = FakeStore()
         held = claims.claim(store, A)
         claims.put_rows(store, held, (Row("users", {"name": "u"}, None),), 1, 9)
         claims.mark_wals(store, A, held, lambda wals: (*wals, WalMark(5, 0)))
@@ -132,8 +123,7 @@ class TestClaim:
             held.cluster, revision=4, since=A.epoch, wals=(WalMark(5, 0),)
         )
 
-    def test_an_object_that_cannot_be_understood_is_left_alone(self) -> None:
-        store = FakeStore()
+    def test_an_object_that_cannot_be_understood_is_left_alone(self, store: FakeStore) -> None:
         claims.claim(store, A)
         store.flip(CLUSTER, 20)
         before = store.objects[CLUSTER]
@@ -163,9 +153,7 @@ class TestEpochs:
         (tmp_path / IDENTITY_FILE).write_bytes(content)
         with pytest.raises(CorruptError):
             begin_epoch(str(tmp_path))
-        with pytest.raises(StartError, match=r"tier\.json"):
-            async with harness(tmp_path):
-                pass
+        await fails_to_start(tmp_path, r"tier\.json")
 
     def test_one_that_cannot_be_written_is_not_used(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,8 +171,7 @@ class TestEpochs:
 
     async def test_chunks_have_that_of_the_servers_start(self, tmp_path: Path) -> None:
         for start in itertools.count(1):
-            async with harness(tmp_path) as server:
-                peer = await server.peer()
+            async with with_peer(tmp_path) as (server, peer):
                 if start == 1:
                     await peer.create("s")
                 await peer.declare("s", reference="p")
@@ -208,9 +195,7 @@ class TestEpochs:
         async with tiered(tmp_path, store) as server:
             await passes(1)
             assert tier_of(server).ownership.identity.epoch == 71
-            peer = await server.peer()
-            await peer.create("s")
-            await peer.declare("s")
+            peer = await server.publisher("s", is_new=True)
             await peer.store([b"x"])
             assert server.host.find("s").log.epoch == 71
         assert json.loads((tmp_path / IDENTITY_FILE).read_text())["epoch"] == 71

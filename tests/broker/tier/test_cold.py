@@ -1,6 +1,7 @@
 """What is asked of streams whose segments are only in an object store: finding, truncating, lag."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,7 +16,14 @@ from tests.connections.stream.test_consuming import at, since
 from tests.connections.stream.test_finding import find, order, words
 from tests.support.cold import make_stream_cold
 from tests.support.fake_store import FakeStore, late_answers
-from tests.support.server import FIRST, LAST, OK, Harness, Peer
+from tests.support.server import FIRST, LAST, OK, Harness, Peer, harness
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Harness]:
+    """Without a tier of its own: what is fetched comes from `store`."""
+    async with harness(tmp_path, is_polled=True) as running:
+        yield running
 
 
 @pytest.fixture
@@ -29,13 +37,12 @@ def store(server: Harness) -> Iterator[FakeStore]:
 
 async def orders(peer: Peer) -> None:
     """Stream s: 60 orders in chunks of 4 and segments of a few, a second apart."""
-    await peer.create(
+    await peer.begin(
         "s",
         stream_max_segment_size_bytes="2000",
         stream_chunk_max_records="4",
         stream_key_properties="order_id",
     )
-    await peer.declare("s")
     for n in range(0, 60, 4):
         await peer.store([order(n + k, region="EU" if k else "US") for k in range(4)], n)
         await trio.sleep(1)

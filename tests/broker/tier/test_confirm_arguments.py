@@ -11,7 +11,7 @@ from tests.broker.tier.support import tiered
 from tests.support.amqp import STREAM, declare, fields, open_peer
 from tests.support.fake_store import FakeStore
 from tests.support.http import Http
-from tests.support.server import OK, Harness, harness
+from tests.support.server import OK, Harness, harness, with_peer
 
 NO_TIER = "stream-confirm is store, but this server has no tier: start it with --tier, or leave"
 NOT_IN_IT = "stream-confirm is store, but stream-tier is false: the tier gets nothing of the stream"
@@ -60,8 +60,7 @@ async def test_what_is_there_is_declared_again_without_a_tier(tmp_path: Path) ->
     """It exists with these arguments; only that it cannot be used is another matter."""
     async with tiered(tmp_path, FakeStore()) as server:
         await server.host.create("s", [(CONFIRM, "store")])
-    async with harness(tmp_path) as server:
-        peer = await server.peer()
+    async with with_peer(tmp_path) as (server, peer):
         code = await peer.code(c.Create, "s", ((CONFIRM, "store"),))
         assert code == ResponseCode.STREAM_EXISTS
         await server.host.settings.set_arguments("s", [("max-age", "7D")])

@@ -189,15 +189,19 @@ async def test_a_kill_at_any_point(
     scenario: Scenario,
     arguments: dict[str, str],
     tmp_path: Path,
+    store: FakeStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = FakeStore()
     recorder = Recorder(tmp_path / "data", tmp_path / "copies", store)
     with recorded(recorder, monkeypatch):
         async with tiered(recorder.data, store) as server:
-            peer = await server.peer()
-            await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-            await peer.declare("s", reference="p")
+            peer = await server.publisher(
+                "s",
+                is_new=True,
+                reference="p",
+                stream_max_segment_size_bytes=SEGMENT_BYTES,
+                **arguments,
+            )
             await scenario(server, peer, recorder)
             recorder.is_on = False
     assert len(recorder.states) > 5
@@ -237,8 +241,7 @@ async def _continues(
         await peer.declare("s", reference="p")
         sequence = (await peer.ask(c.QueryPublisherSequence, "p", "s")).sequence
         assert sequence == end
-        reader = await server.peer()
-        await reader.subscribe("s", credit=1_000)
+        reader = await server.consumer("s", credit=1_000)
         found = await _read(reader, end - first)
         assert found == bodies(first, end - first)
         await publish(peer, end, 11)
@@ -269,6 +272,7 @@ async def _read(peer: Peer, count: int) -> list[bytes]:
 async def _is_tidy(server: Harness, store: FakeStore, *, is_there: bool) -> None:
     """What a killed server left is found, and nothing else."""
     await tier_of(server).collect(dry_run=False)
+    assert not list(server.data.glob("tier-deletions/*"))
     left = {m.stream.folder for m in manifests(store)}
     assert len(left) == is_there
     named = {key for m in manifests(store) for key in (*m.keys(), m.stream.manifest)}

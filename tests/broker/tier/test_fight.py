@@ -11,14 +11,7 @@ from streamd.broker.tier.claims import claim
 from streamd.broker.tier.identity import Identity
 from streamd.operations.tier_reports import TierState
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import (
-    SEGMENT_BYTES,
-    manifests,
-    passes,
-    publish,
-    tier_of,
-    tiered,
-)
+from tests.broker.tier.support import SEGMENT_BYTES, manifests, passes, publish, tier_of, tiered
 from tests.support.fake_store import Call, FakeStore
 from tests.support.server import Harness, Peer
 
@@ -42,8 +35,7 @@ def take_over(store: FakeStore) -> None:
 
 async def _work(server: Harness, peer: Peer) -> None:
     """Uploads, local limits, retention, and the end of a stream."""
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-    await peer.declare("s", reference="p")
+    await peer.begin("s", reference="p", stream_max_segment_size_bytes=SEGMENT_BYTES)
     await publish(peer, 0, 11)
     await passes(2)
     await server.host.settings.set_arguments("s", [("max-length-bytes", "3000")])

@@ -16,9 +16,8 @@ from tests.support.server import OK
 
 @pytest.mark.parametrize(("name", "path"), [("s", "s"), ("a/b ü~", "a%2Fb%20%C3%BC~")])
 async def test_what_is_uploaded_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, path: str
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch, name: str, path: str
 ) -> None:
-    store = FakeStore()
     monkeypatch.setattr(stored, "open_store", lambda _url, _endpoint: store)
     stored._opened.cache_clear()
     arguments = {
@@ -26,17 +25,14 @@ async def test_what_is_uploaded_is_read(
         "stream_local_max_length_bytes": SEGMENT_BYTES,
     }
     async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.create(name, **arguments)
-        await peer.declare(name, reference="p")
+        peer = await server.publisher(name, is_new=True, reference="p", **arguments)
         await publish(peer, 0, 5)
         await passes(5)
         await peer.vanish()
         peer = await server.peer()
         assert await peer.code(c.Delete, name) == OK
         # What is created now is another stream, in another folder.
-        await peer.create(name, **arguments)
-        await peer.declare(name, reference="p")
+        await peer.begin(name, reference="p", **arguments)
         await publish(peer, 0, 40)
         await passes(60)
         log = server.host.find(name).log

@@ -18,6 +18,7 @@ from streamd.net import threads
 from tests.broker.tier.support import PART, Publishers, orphans, passes, tier_of, tiered
 from tests.support import line as lines
 from tests.support.fake_store import FakeStore
+from tests.support.server import Harness
 
 DEADLINE = 300.0  # seconds that a request may take
 
@@ -29,9 +30,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seconds_of_a_part", [1, 7, 80, 200])
 async def test_a_slow_line_gets_everything_stored_in_its_time(
-    tmp_path: Path, seconds_of_a_part: float
+    tmp_path: Path, store: FakeStore, seconds_of_a_part: float
 ) -> None:
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         line = lines.Line(PART / seconds_of_a_part, PART, DEADLINE)
         with lines.on_line(store, line):
@@ -46,23 +46,22 @@ async def test_a_slow_line_gets_everything_stored_in_its_time(
     assert not orphans(store)
 
 
-async def test_a_line_that_stands_still_for_a_while_goes_on(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        line = lines.Line(PART / 7, PART, DEADLINE)
-        with lines.on_line(store, line):
-            publishers = Publishers(server)
-            line.stalled_until = trio.current_time() + 60
-            size = await publishers.publish(1)
-            await passes(60 + 1.2 * size / line.rate)
-            assert await publishers.are_stored(store)
-            assert line.sent < 1.2 * size
+async def test_a_line_that_stands_still_for_a_while_goes_on(
+    store: FakeStore, server: Harness
+) -> None:
+    line = lines.Line(PART / 7, PART, DEADLINE)
+    with lines.on_line(store, line):
+        publishers = Publishers(server)
+        line.stalled_until = trio.current_time() + 60
+        size = await publishers.publish(1)
+        await passes(60 + 1.2 * size / line.rate)
+        assert await publishers.are_stored(store)
+        assert line.sent < 1.2 * size
 
 
 async def test_a_fast_line_is_used_by_several_and_one_that_becomes_slow_by_few(
-    tmp_path: Path,
+    tmp_path: Path, store: FakeStore
 ) -> None:
-    store = FakeStore()
     async with tiered(tmp_path, store, tier_roll_seconds=100_000) as server:
         line = lines.Line(PART * 100, PART, DEADLINE)
         with lines.on_line(store, line):
@@ -140,26 +139,21 @@ def _stepwise(seconds: float) -> Callable[..., Any]:
     return in_thread
 
 
-async def test_what_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "seconds"), [([0] * 20, 250), ([8 << 20], (8 << 20) / 10_000)], ids=["many", "large"]
+)
+async def test_what_goes_on_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], seconds: float
+) -> None:
+    """A large body has time, too."""
     store = CountedStore(FakeStore())
 
     def work() -> Iterator[None]:
-        for number in range(20):
-            store.put(f"v1/{number}", b"")
+        for number, size in enumerate(sizes):
+            store.put(f"v1/{number}", bytes(size))
             yield
 
-    monkeypatch.setattr(threads, "in_thread", _stepwise(250))
-    assert await ask(work) == "done"
-
-
-async def test_a_large_body_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CountedStore(FakeStore())
-
-    def work() -> Iterator[None]:
-        store.put("v1/x", bytes(8 << 20))
-        yield
-
-    monkeypatch.setattr(threads, "in_thread", _stepwise((8 << 20) / 10_000))
+    monkeypatch.setattr(threads, "in_thread", _stepwise(seconds))
     assert await ask(work) == "done"
 
 

@@ -30,19 +30,24 @@ from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
 from streamd.server import StartError
 from streamd.wire.stream import commands as c
+from tests.broker.catalog.test_unlogged import logged
 from tests.broker.tier.support import (
     A_FRAME,
-    SEGMENT_BYTES,
+    a_stream,
+    all_of,
     bodies,
+    confirmed_by_store,
+    held_of,
     manifest_of,
     passes,
     publish,
+    publisher,
     tier_of,
     tiered,
 )
 from tests.broker.tier.test_catalog_log import _earlier
 from tests.support.fake_store import Call, FakeStore
-from tests.support.server import FIRST, OK, Harness
+from tests.support.server import OK
 
 _ME = Identity("a" * 16, 1, "1" * 16)
 
@@ -72,8 +77,7 @@ def test_no_hole_is_taken_for_the_end(width: int, *, is_known: bool) -> None:
     assert store.objects == before
 
 
-def test_an_entry_of_another_epoch_cannot_follow() -> None:
-    store = FakeStore()
+def test_an_entry_of_another_epoch_cannot_follow(store: FakeStore) -> None:
     held = claims.claim(store, _ME)
     cluster = held.cluster
     entry = Entry(
@@ -109,22 +113,12 @@ async def test_a_restore_of_an_earlier_tier_that_ends_half_way(tmp_path: Path) -
     assert "s" in await _names(tmp_path / "new", store, restore=True)
 
 
-async def _declare(server: Harness, name: str, frames: int, **arguments: str) -> None:
-    peer = await server.peer()
-    await peer.create(name, **arguments)
-    await peer.declare(name)
-    await publish(peer, 0, frames)
-
-
-async def _read(server: Harness, name: str, number: int) -> None:
-    reader = await server.peer()
-    await reader.subscribe(name, FIRST, credit=1_000)
-    assert await reader.bodies(number) == bodies(0, number)
-
-
 @pytest.mark.parametrize("killed_at", ["", "marks", "catalog"])
 async def test_streams_that_a_backup_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    killed_at: str,
 ) -> None:
     """What the store has of them is there; one of which it has nothing takes messages again."""
     store, backup = FakeStore(), tmp_path / "backup"
@@ -133,9 +127,9 @@ async def test_streams_that_a_backup_lacks(
     shutil.copytree(tmp_path / "a", backup)
     async with tiered(tmp_path / "a", store) as server:
         await (await server.peer()).create("unused")
-        await _declare(server, "uploaded", 12, stream_max_segment_size_bytes=SEGMENT_BYTES)
-        await _declare(server, "local", 1)
-        await _declare(server, "wal", 2, stream_confirm="store")
+        await publish(await a_stream(server, "uploaded"), 0, 12)
+        await publish(await publisher(server, "local"), 0, 1)
+        await publish(await confirmed_by_store(server, "wal"), 0, 2)
         await passes(30)
     stored = manifest_of(store, "uploaded").next_offset
     if killed_at:
@@ -150,29 +144,29 @@ async def test_streams_that_a_backup_lacks(
     async with tiered(backup, store) as server:
         await passes(10)
         assert tier_of(server).ownership.state is TierState.OK
-        await _read(server, "uploaded", stored)
-        await _read(server, "wal", 40)
+        assert await all_of(server, "uploaded") == bodies(0, stored)
+        assert await all_of(server, "wal") == bodies(0, 40)
         for name in ("unused", "local", "wal", "uploaded"):
-            peer = await server.peer()
-            await peer.declare(name)
+            peer = await server.publisher(name)
             await peer.store([b"new"], first_id=1)
         async with server.host.find("local").opened() as log:
             assert log.next_offset > 1 << 40  # readers may have seen what it had
+    assert "the catalog lacked" in caplog.text
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
 async def test_a_stream_that_a_backup_lacks_gets_nothing_of_an_earlier_one(
-    tmp_path: Path, *, is_uploaded: bool
+    tmp_path: Path, store: FakeStore, *, is_uploaded: bool
 ) -> None:
     """That one was deleted, and slots still have its messages."""
-    store, backup = FakeStore(), tmp_path / "backup"
+    backup = tmp_path / "backup"
     async with tiered(tmp_path / "a", store):
         await passes(3)
     shutil.copytree(tmp_path / "a", backup)
     async with tiered(tmp_path / "a", store) as server:
-        await _declare(server, "s", 2, stream_confirm="store")
+        await publish(await a_stream(server, stream_confirm="store"), 0, 2)
         assert await (await server.peer()).code(c.Delete, "s") == OK
-        await _declare(server, "s", int(is_uploaded))
+        await publish(await a_stream(server), 0, int(is_uploaded))
         if is_uploaded:
             await tier_of(server).upload(server.host.name, [Name("s")], 60)
         await passes(3)
@@ -180,16 +174,13 @@ async def test_a_stream_that_a_backup_lacks_gets_nothing_of_an_earlier_one(
         peer = await server.peer()
         await peer.declare("s")
         await peer.store([b"new"], first_id=1)
-        await peer.subscribe("s", FIRST)
-        expected = [*bodies(0, A_FRAME * is_uploaded), b"new"]
-        assert await peer.bodies(len(expected)) == expected
+        assert await all_of(server) == [*bodies(0, A_FRAME * is_uploaded), b"new"]
 
 
 async def test_marks_alone_bring_a_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_log, "SNAPSHOT_REVISIONS", 3)
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         await (await server.peer()).create("s")
         await passes(3)
@@ -203,12 +194,11 @@ async def test_marks_alone_bring_a_snapshot(
 
 
 async def test_a_backup_that_is_far_behind_reads_a_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was deleted since goes, what was declared comes."""
     monkeypatch.setattr(catalog_log, "SNAPSHOT_REVISIONS", 3)
     monkeypatch.setattr(claims, "_FAR", 3)
-    store = FakeStore()
     async with tiered(tmp_path / "a", store) as server:
         await (await server.peer()).create("gone")
         await passes(3)
@@ -240,10 +230,9 @@ async def test_a_tier_that_was_begun_where_that_was_asked_for_and_not_claimed(
 
 
 async def test_snapshots_of_another_tier_are_nobodys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_log, "SNAPSHOT_REVISIONS", 3)
-    store = FakeStore()
     for n in (5_000, 6_000):
         store.put(snapshot_key("another", n, "0" * 16), b"of another tier")
     async with tiered(tmp_path / "a", store) as server:
@@ -273,14 +262,22 @@ async def test_what_is_changed_before_the_tier_is_seen_is_kept(tmp_path: Path) -
     assert await _names(tmp_path / "new", store, restore=True) == names
 
 
+@pytest.fixture
+def notes(tmp_path: Path) -> Unlogged:
+    """Of a catalog with nothing in it."""
+    Catalog(str(tmp_path)).close()
+    made = Unlogged(str(tmp_path))
+    made.begin("1")
+    return made
+
+
 def _with_user(folder: Path, name: str, text: str) -> None:
     with closing(Catalog(str(folder))) as catalog:
         catalog.apply(lambda t: t.put_user(UserRow(Name(name), text, ())))
 
 
 def _state(store: FakeStore) -> State:
-    held = look(store)
-    assert held is not None
+    held = held_of(store)
     return State(held)
 
 
@@ -296,21 +293,14 @@ def test_changes_of_two_lives_are_not_compared(tmp_path: Path) -> None:
     shutil.copytree(now, backup)
     for n in range(5):
         _with_user(now, "ann", f"{n}")
-    taken = Unlogged(str(now)).take()
-    entry = Entry(
-        tier="t", revision=2, epoch=1, writer="w", start="1", change=taken.change, rows=taken.rows
-    )
+    entry = logged(Unlogged(str(now)).take(), 2)
     notes = Unlogged(str(backup))
     notes.begin("2")
     with closing(Catalog(str(backup))) as catalog:
         catalog.apply(lambda t: t.remove_user("ann"))
-        notes.follow([_of_schema(entry)], state)
+        notes.follow([entry], state)
         assert [str(user.name) for user in catalog.users()] == []
     assert [(row.key, row.values) for row in notes.take().rows] == [({"name": "ann"}, None)]
-
-
-def _of_schema(entry: Entry) -> Entry:
-    return Entry(**{name: getattr(entry, name) for name in entry.__slots__} | {"schema": VERSION})
 
 
 def _state_of_a_claim() -> State:
@@ -319,10 +309,9 @@ def _state_of_a_claim() -> State:
     return _state(store)
 
 
-def test_what_is_changed_while_an_entry_is_on_its_way_is_in_the_next(tmp_path: Path) -> None:
-    Catalog(str(tmp_path)).close()
-    notes = Unlogged(str(tmp_path))
-    notes.begin("1")
+def test_what_is_changed_while_an_entry_is_on_its_way_is_in_the_next(
+    tmp_path: Path, notes: Unlogged
+) -> None:
     _with_user(tmp_path, "ann", "first")
     taken = notes.take()
     _with_user(tmp_path, "ann", "second")
@@ -331,10 +320,7 @@ def test_what_is_changed_while_an_entry_is_on_its_way_is_in_the_next(tmp_path: P
     assert [row.key["name"] for row in notes.take().rows] == ["ann", "bob"]
 
 
-def test_a_key_that_becomes_another_is_noted_with_both(tmp_path: Path) -> None:
-    Catalog(str(tmp_path)).close()
-    notes = Unlogged(str(tmp_path))
-    notes.begin("1")
+def test_a_key_that_becomes_another_is_noted_with_both(tmp_path: Path, notes: Unlogged) -> None:
     with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as db, db:
         db.execute("INSERT INTO virtual_hosts VALUES ('a')")
     notes.written(_state_of_a_claim(), notes.count())
@@ -345,21 +331,15 @@ def test_a_key_that_becomes_another_is_noted_with_both(tmp_path: Path) -> None:
 
 
 def test_an_entry_can_be_read_whatever_names_are_made_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, notes: Unlogged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unlogged, "MOST_TAKEN", 50_000)
-    Catalog(str(tmp_path)).close()
-    notes = Unlogged(str(tmp_path))
-    notes.begin("1")
     with closing(Catalog(str(tmp_path))) as catalog:
         for n in range(200):
             catalog.apply(lambda t, n=n: t.add_virtual_host("\U0001f4ab" * 200 + str(n)))  # type: ignore[misc]
     taken = notes.take()
     assert 1 < len(taken.rows) < 200
-    entry = Entry(
-        tier="t", revision=1, epoch=1, writer="w", start="1", change=1, schema=9, rows=taken.rows
-    )
-    assert len(encode_entry(entry)) < 2 * 50_000
+    assert len(encode_entry(logged(taken, 1))) < 2 * 50_000
 
 
 async def test_the_first_snapshot_goes_elsewhere(tmp_path: Path) -> None:
@@ -393,17 +373,15 @@ async def test_the_first_snapshot_goes_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["damaged", "missing", "behind", "another's"])
 async def test_a_snapshot_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+    tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """The entry that it is as of is damaged or gone, alone or with those behind it."""
     monkeypatch.setattr(catalog_log, "SNAPSHOT_REVISIONS", 3)
-    store = FakeStore()
     async with tiered(tmp_path / "a", store) as server:
         for n in range(11):
             await (await server.peer()).create(f"s{n}")
             await passes(2)
-    held = look(store)
-    assert held is not None
+    held = held_of(store)
     tier, end = held.cluster.tier, held.cluster.revision
     newest = max(key for key in store.objects if key.startswith(snapshot_folder(tier)))
     revision = int(newest.rpartition("/")[2].partition(".")[0])
@@ -421,8 +399,7 @@ async def test_a_snapshot_is_enough(
     assert look(store) is not None
 
 
-async def test_a_new_folder_asks_for_the_root_alone(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_new_folder_asks_for_the_root_alone(tmp_path: Path, store: FakeStore) -> None:
     _logged(store, claims.claim(store, _ME), 50)
     store.calls.clear()
     with pytest.raises(StartError, match="belongs to another server"):
@@ -459,8 +436,7 @@ async def test_what_another_start_logged_just_before_the_claim(tmp_path: Path) -
     assert await _names(tmp_path / "b", store) == set()
 
 
-async def test_nothing_is_logged_in_another_store(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_nothing_is_logged_in_another_store(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
         await passes(5)
         right, store.objects = store.objects, {}
@@ -470,7 +446,6 @@ async def test_nothing_is_logged_in_another_store(tmp_path: Path) -> None:
         store.objects = right
         await passes(60)
         with suppress(StopIteration):
-            held = look(store)
-            assert held is not None
+            held = held_of(store)
             assert any(key.startswith(log_folder(held.cluster.tier)) for key in store.objects)
     assert await _names(tmp_path / "new", store, restore=True) == {"s"}

@@ -15,17 +15,19 @@ from streamd.operations.errors import Refused
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
+    a_stream,
     bodies,
     manifest_of,
     manifests,
     passes,
     publish,
+    report_of,
+    stored,
     stored_bytes,
     tier_of,
     tiered,
 )
 from tests.broker.tier.test_fight import take_over
-from tests.broker.tier.test_upload import a_stream
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness
 
@@ -33,20 +35,19 @@ HOST, S = Name("/"), Name("s")
 END = 460  # messages, 400 of them are stored, and 300 only there
 
 
-async def _with_cold_segments(folder: Path, store: FakeStore) -> Path:
-    """A data folder of which the store has the first segments alone; the copy in it."""
-    async with tiered(folder, store) as server:
+@pytest.fixture
+async def copy(tmp_path: Path, store: FakeStore) -> Path:
+    """That of a data folder of which the store has the first segments alone."""
+    async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server, "t"), 0, 12)
-        peer = await a_stream(server, stream_local_max_length_bytes="5000")
-        await publish(peer, 0, 7)
-        await passes(5)
-        (copy,) = folder.rglob("s/manifest")
+        peer = await stored(server, 7, stream_local_max_length_bytes="5000")
+        (copy,) = tmp_path.rglob("s/manifest")
         older = copy.read_bytes()
         await publish(peer, 140, END // 20 - 7)
         await passes(5)
         log = server.host.find("s").log
         assert [one.base_offset for one in log.segments.shown if one.cold] == [0, 100, 200]
-    (folder / "older").write_bytes(older)
+    (tmp_path / "older").write_bytes(older)
     return copy
 
 
@@ -55,8 +56,7 @@ async def _is_whole(server: Harness, store: FakeStore, end: int = END) -> None:
     async with server.host.find("s").opened() as log:
         assert (log.segments.first_offset, log.next_offset) == (0, end)
         assert [one.base_offset for one in log.segments.shown if one.cold] == [0, 100, 200]
-    peer = await server.peer()
-    await peer.declare("s", reference="p")
+    peer = await server.publisher("s", reference="p")
     await publish(peer, end, 5)
     await passes(700)
     (life,) = [one for one in manifests(store) if one.stream.stream == "s"]
@@ -98,9 +98,9 @@ def _first(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [_remove, _damage, _empty, _of_another, _older, _first])
-async def test_it_is_fetched(tmp_path: Path, lose: Callable[[Path], None]) -> None:
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
+async def test_it_is_fetched(
+    tmp_path: Path, store: FakeStore, copy: Path, lose: Callable[[Path], None]
+) -> None:
     lose(copy)
     with pytest.raises(LostCopyError, match="fetches it from the tier"):
         examine(OsDisk(), str(copy.parent))
@@ -111,11 +111,9 @@ async def test_it_is_fetched(tmp_path: Path, lose: Callable[[Path], None]) -> No
 
 @pytest.mark.parametrize("lose", [_remove, _of_another, _first])
 async def test_while_the_store_is_away_nothing_is_done(
-    tmp_path: Path, lose: Callable[[Path], None]
+    tmp_path: Path, store: FakeStore, copy: Path, lose: Callable[[Path], None]
 ) -> None:
     """The log is as it was, nobody publishes at wrong offsets, and the files beside it stay."""
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
     lose(copy)
     before = {path: path.read_bytes() for path in copy.parent.iterdir()}
     store.fail(times=-1)
@@ -124,8 +122,7 @@ async def test_while_the_store_is_away_nothing_is_done(
             with pytest.raises(Refused, match=r"cannot be done: .*broke off") as refused:
                 await server.host.find("s").ready()
             assert "in the tier alone" in refused.value.details
-            report = tier_of(server).stream(HOST, S)
-            assert report is not None
+            report = report_of(server)
             assert report.sentence == refused.value.details
             await passes(6)
         assert {path: path.read_bytes() for path in copy.parent.iterdir()} == before
@@ -135,9 +132,7 @@ async def test_while_the_store_is_away_nothing_is_done(
         await _is_whole(server, store)
 
 
-async def test_a_server_without_a_tier(tmp_path: Path) -> None:
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
+async def test_a_server_without_a_tier(tmp_path: Path, store: FakeStore, copy: Path) -> None:
     copy.unlink()
     async with tiered(tmp_path, store, tier="") as server:
         with pytest.raises(Refused, match="is missing"):
@@ -146,8 +141,7 @@ async def test_a_server_without_a_tier(tmp_path: Path) -> None:
         await _is_whole(server, store)
 
 
-async def test_the_wrong_store(tmp_path: Path) -> None:
-    copy = await _with_cold_segments(tmp_path, FakeStore())
+async def test_the_wrong_store(tmp_path: Path, copy: Path) -> None:
     copy.unlink()
     other = FakeStore()
     async with tiered(tmp_path, other) as server:
@@ -157,13 +151,11 @@ async def test_the_wrong_store(tmp_path: Path) -> None:
         assert not [one for one in manifests(other) if one.stream.stream == "s"]
 
 
-async def test_nothing_was_stored_yet(tmp_path: Path) -> None:
+async def test_nothing_was_stored_yet(tmp_path: Path, store: FakeStore) -> None:
     """All of it is here, so it is uploaded under the same id."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         store.fail(key=".segment", times=-1)
-        await publish(await a_stream(server), 0, 12)
-        await passes(5)
+        await stored(server, 12)
     (copy,) = tmp_path.rglob("s/manifest")
     creation = decode_manifest(copy.read_bytes()).stream.creation
     copy.unlink()
@@ -176,9 +168,7 @@ async def test_nothing_was_stored_yet(tmp_path: Path) -> None:
         assert manifest_of(store, "s").next_offset == 200
 
 
-async def test_another_server_has_the_tier(tmp_path: Path) -> None:
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
+async def test_another_server_has_the_tier(tmp_path: Path, store: FakeStore, copy: Path) -> None:
     copy.unlink()
     take_over(store)
     async with tiered(tmp_path, store) as server:
@@ -188,10 +178,8 @@ async def test_another_server_has_the_tier(tmp_path: Path) -> None:
     assert not copy.exists()
 
 
-async def test_a_data_folder_that_is_behind(tmp_path: Path) -> None:
+async def test_a_data_folder_that_is_behind(tmp_path: Path, store: FakeStore, copy: Path) -> None:
     """The store has more than the folder: what would be published gets offsets that are taken."""
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
     copy.unlink()
     for path in copy.parent.glob("*00400.*"):
         path.unlink()
@@ -201,9 +189,9 @@ async def test_a_data_folder_that_is_behind(tmp_path: Path) -> None:
     assert not copy.exists()
 
 
-async def test_a_stream_without_its_copy_is_deleted(tmp_path: Path) -> None:
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
+async def test_a_stream_without_its_copy_is_deleted(
+    tmp_path: Path, store: FakeStore, copy: Path
+) -> None:
     copy.unlink()
     async with tiered(tmp_path, store) as server:
         store.fail(times=-1)
@@ -223,10 +211,8 @@ async def test_a_stream_without_its_copy_is_deleted(tmp_path: Path) -> None:
     ],
 )
 async def test_a_manifest_that_is_not_taken(
-    tmp_path: Path, change: dict[str, Any], says: str
+    tmp_path: Path, store: FakeStore, copy: Path, change: dict[str, Any], says: str
 ) -> None:
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
     copy.unlink()
     manifest = replace(manifest_of(store, "s"), **change)
     kept = store.objects[manifest.stream.manifest]
@@ -237,10 +223,10 @@ async def test_a_manifest_that_is_not_taken(
     assert not copy.exists()
 
 
-async def test_what_is_left_of_a_segment_does_not_keep_it_closed(tmp_path: Path) -> None:
+async def test_what_is_left_of_a_segment_does_not_keep_it_closed(
+    tmp_path: Path, store: FakeStore, copy: Path
+) -> None:
     """Nobody has it: a crash has left its index, or somebody has deleted its file."""
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
     stray = copy.parent / f"{450:020}.index"
     stray.write_bytes((copy.parent / f"{300:020}.index").read_bytes())
     async with tiered(tmp_path, store) as server:
@@ -258,10 +244,8 @@ async def test_what_is_left_of_a_segment_does_not_keep_it_closed(tmp_path: Path)
     ],
 )
 async def test_what_is_left_of_no_cold_segment_needs_no_store(
-    tmp_path: Path, left: dict[str, int], settings: dict[str, str]
+    tmp_path: Path, store: FakeStore, copy: Path, left: dict[str, int], settings: dict[str, str]
 ) -> None:
-    store = FakeStore()
-    copy = await _with_cold_segments(tmp_path, store)
     for name, size in left.items():
         (copy.parent / name).write_bytes(bytes(size))
     store.fail(times=-1)

@@ -27,9 +27,9 @@ from streamd.broker.tier.claims import FencedError, claim, look
 from streamd.broker.tier.identity import Identity
 from streamd.operations.errors import Refused
 from streamd.server import StartError
-from tests.broker.tier.support import tiered
+from tests.broker.tier.support import held_of, tiered
 from tests.support.fake_store import Call, FakeStore, Kept, late_answers
-from tests.support.server import Harness, harness
+from tests.support.server import Harness, fails_to_start, harness, with_peer
 from tests.support.tier_upload import upload_catalog, upload_snapshot, upload_stream
 
 TIER = {"tier": "s3://bucket/tier"}
@@ -45,11 +45,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 
 async def _old_machine(folder: Path, store: FakeStore, names: tuple[str, ...] = ("s",)) -> None:
     """Publishes to streams; all of it is in the store then, and the machine is gone."""
-    async with harness(folder) as server:
-        peer = await server.peer()
+    async with with_peer(folder) as (_, peer):
         for number, name in enumerate(names):
-            await peer.create(name, max_age="7D")
-            await peer.declare(name, number + 1, "pub")
+            await peer.begin(name, number + 1, reference="pub", max_age="7D")
             await peer.store([b"%d" % n for n in range(10)], 1, number + 1)
     for name in names:
         upload_stream(store, folder, name)
@@ -82,8 +80,7 @@ async def test_a_new_machine_has_all_streams_and_goes_on(tmp_path: Path, store: 
     async with harness(tmp_path / "new", restore=True, **TIER) as server:
         assert server.host.names() == ["s", "t"]
         assert server.host.row("s").arguments["max-age"].seconds == 7 * 86_400
-        peer = await server.peer()
-        await peer.declare("s", 1, "pub")
+        peer = await server.publisher("s", 1, "pub")
         await peer.store([b"10", b"11"], 11)  # behind what is stored
         await peer.publish([b"again"], 3)  # what was stored before is not stored again
         assert await peer.confirmed(1) == [3]
@@ -102,8 +99,7 @@ async def test_of_two_machines_that_are_lost_each_goes_on_elsewhere(
     await _old_machine(tmp_path / "old", store)
     begins = []
     for number in range(3):
-        async with harness(tmp_path / f"{number}", restore=True, **TIER) as server:
-            peer = await server.peer()
+        async with with_peer(tmp_path / f"{number}", restore=True, **TIER) as (server, peer):
             await peer.declare("s", 1)
             await peer.store([b"%d" % number], 1)
             async with server.host.find("s").opened() as log:
@@ -126,8 +122,7 @@ async def test_streams_without_a_manifest_are_there_and_empty(
             async with server.host.find("unstored").opened() as log:
                 assert log.segments.num_lost == 0
                 begins.append(log.next_offset)
-            peer = await server.peer()
-            await peer.declare("unstored", 1)
+            peer = await server.publisher("unstored", 1)
             await peer.store([b"new"], 1)
         async with (
             harness(folder, **TIER) as server,
@@ -187,10 +182,8 @@ async def test_a_deleted_stream_stays_away(tmp_path: Path, store: FakeStore) -> 
 async def test_stored_offsets_and_sequences_are_those_of_the_store(
     tmp_path: Path, store: FakeStore
 ) -> None:
-    async with harness(tmp_path / "old") as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", 1, "pub")
+    async with with_peer(tmp_path / "old") as (server, peer):
+        await peer.begin("s", 1, reference="pub")
         await peer.store([b"a", b"b"], 41)
         await server.host.find("s").set_offset("reader", 1)
     upload_stream(store, tmp_path / "old", "s")
@@ -302,8 +295,7 @@ async def _comes_back(server: Harness, store: FakeStore, key: str, kept: Kept) -
     await trio.sleep(10)
     async with server.host.find("s").opened() as log:
         assert (log.segments.first_offset, log.segments.gaps.before(log.next_offset)) == (0, 10)
-    peer = await server.peer()
-    await peer.declare("s")
+    peer = await server.publisher("s")
     await peer.store([b"more"])
 
 
@@ -336,13 +328,15 @@ async def test_an_older_copy_of_the_catalog_is_better_than_none(
 async def test_a_catalog_of_a_later_version_is_left_alone(tmp_path: Path, store: FakeStore) -> None:
     await _old_machine(tmp_path / "old", store)
     upload_catalog(store, tmp_path / "old", user_version=99)
-    with pytest.raises(StartError, match="has version 99, this program knows"):
-        await _restored(tmp_path / "new")
+    await fails_to_start(
+        tmp_path / "new", "has version 99, this program knows", restore=True, **TIER
+    )
 
 
 async def test_there_must_be_something_to_restore(tmp_path: Path, store: FakeStore) -> None:
-    with pytest.raises(StartError, match="there is nothing in the tier fake://store to restore"):
-        await _restored(tmp_path)
+    await fails_to_start(
+        tmp_path, "there is nothing in the tier fake://store to restore", restore=True, **TIER
+    )
     assert not store.objects
     async with harness(tmp_path, **TIER):  # nothing was done
         pass
@@ -351,21 +345,14 @@ async def test_there_must_be_something_to_restore(tmp_path: Path, store: FakeSto
 async def test_a_folder_that_is_used_is_refused(tmp_path: Path, store: FakeStore) -> None:
     await _old_machine(tmp_path / "old", store)
     before = look(store)
-    with pytest.raises(StartError, match="it has a catalog; start without --restore"):
-        await _restored(tmp_path / "old")
+    await fails_to_start(
+        tmp_path / "old", "it has a catalog; start without --restore", restore=True, **TIER
+    )
     (tmp_path / "b" / "streams" / "x" / "y").mkdir(parents=True)
-    with pytest.raises(StartError, match="it has streams; start without --restore"):
-        await _restored(tmp_path / "b")
+    await fails_to_start(
+        tmp_path / "b", "it has streams; start without --restore", restore=True, **TIER
+    )
     assert look(store) == before
-
-
-async def test_a_store_that_does_not_let_us_in_is_told_at_once(
-    tmp_path: Path, store: FakeStore
-) -> None:
-    await _old_machine(tmp_path / "old", store)
-    store.fail(DeniedError("fake://store does not let us in: 403"), times=-1)
-    with pytest.raises(StartError, match="does not let us in"):
-        await _restored(tmp_path / "new")
 
 
 async def test_a_store_that_is_away_is_waited_for(tmp_path: Path, store: FakeStore) -> None:
@@ -376,11 +363,19 @@ async def test_a_store_that_is_away_is_waited_for(tmp_path: Path, store: FakeSto
     assert await _contents(tmp_path / "new", restore=True) == {"s": (0, 10), "t": (0, 10)}
 
 
-async def test_but_not_for_ever(tmp_path: Path, store: FakeStore) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, r"cannot restore the data folder .* connection broke off"),  # in the end
+        (DeniedError("fake://store does not let us in: 403"), "does not let us in"),  # at once
+    ],
+)
+async def test_but_not_for_ever(
+    tmp_path: Path, store: FakeStore, error: Exception | None, why: str
+) -> None:
     await _old_machine(tmp_path / "old", store)
-    store.fail(times=-1)
-    with pytest.raises(StartError, match=r"cannot restore the data folder .* connection broke off"):
-        await _restored(tmp_path / "new")
+    store.fail(error, times=-1)
+    await fails_to_start(tmp_path / "new", why, restore=True, **TIER)
 
 
 # -- the end at any point
@@ -388,11 +383,6 @@ async def test_but_not_for_ever(tmp_path: Path, store: FakeStore) -> None:
 
 class _Killed(BaseException):
     """The process ends here."""
-
-
-def _snapshot(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 async def test_a_restore_that_ends_at_any_call_can_be_begun_again(
@@ -411,8 +401,7 @@ async def test_a_restore_that_ends_at_any_call_can_be_begun_again(
             assert "_Killed" in repr(await _failure(folder))
             store.heal()
             if at:
-                with pytest.raises(StartError, match="was interrupted: begin it again with --rest"):
-                    await _contents(folder)
+                await fails_to_start(folder, "was interrupted: begin it again with --rest", **TIER)
             assert await _contents(folder, restore=True) == {"s": (0, 10), "t": (0, 10)}
 
 
@@ -424,14 +413,14 @@ async def test_nor_does_it_matter_at_which_write(
     for number in itertools.count(0):
         folder = tmp_path / f"{number}"
         with monkeypatch.context() as patch:
-            patch.setattr(restoring, "OsDisk", lambda number=number: _FullDisk(number))
+            room = [None] * number
+            patch.setattr(restoring, "OsDisk", lambda room=room: _FullDisk(room))
             failure = await _failure(folder)
         if failure is None:
             break
         assert "No space left" in str(failure)
         if number:
-            with pytest.raises(StartError, match="was interrupted"):
-                await _contents(folder)
+            await fails_to_start(folder, "was interrupted", **TIER)
         assert await _contents(folder, restore=True) == {"s": (0, 10), "t": (0, 10)}
     assert number > 3
 
@@ -477,15 +466,13 @@ class _SyncedDisk(OsDisk):
 class _FullDisk(OsDisk):
     """Has room for some files."""
 
-    made: ClassVar[dict[int, int]] = {}
-
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, room: list[None]) -> None:
+        self._room = room
 
     def create(self, path: str) -> Any:
-        self.made[self._number] = self.made.get(self._number, 0) + 1
-        if self.made[self._number] > self._number:
+        if not self._room:
             raise StorageError("create", path, OSError(errno.ENOSPC, "No space left"))
+        self._room.pop()
         return super().create(path)
 
 
@@ -532,8 +519,7 @@ async def test_of_two_restores_at_the_same_time_one_wins(tmp_path: Path, store: 
         if failure is not None:
             assert "has taken over the tier" in str(failure)
         if at and failure is not None:
-            with pytest.raises(StartError, match="was interrupted"):
-                await _contents(first)
+            await fails_to_start(first, "was interrupted", **TIER)
         assert await _contents(second, restore=True) == {"s": (0, 10), "t": (0, 10)}
 
 
@@ -546,8 +532,7 @@ class _Overtaker:
     def __call__(self, _call: Call) -> None:
         self._left -= 1
         if self._left == -1:
-            held = look(self._store)
-            assert held is not None
+            held = held_of(self._store)
             me = Identity("b" * 16, held.cluster.epoch + 1, "2" * 16)
             claim(self._store, me, takes_over=True)
 
@@ -556,8 +541,9 @@ async def test_a_folder_does_not_join_a_tier_of_another_server(
     tmp_path: Path, store: FakeStore
 ) -> None:
     await _old_machine(tmp_path / "old", store)
-    with pytest.raises(StartError, match="belongs to another server: start with --restore to"):
-        await _contents(tmp_path / "new")
+    await fails_to_start(
+        tmp_path / "new", "belongs to another server: start with --restore to", **TIER
+    )
     assert not (tmp_path / "new" / "catalog.sqlite").exists()
 
 

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import trio
 
-from segments.store.object_names import CLUSTER
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import A_FRAME, SEGMENT_BYTES, bodies, publish, tiered
-from tests.support.fake_store import WRITES, Call, FakeStore, Kept
+from tests.broker.tier.support import A_FRAME, a_stream, bodies, publish, states_of, tiered
+from tests.support.fake_store import FakeStore
 from tests.support.server import OK, Harness, Peer
 
 _FRAMES = 16
@@ -15,9 +14,7 @@ _ALL = bodies(0, _FRAMES * A_FRAME)
 
 
 async def _work(server: Harness) -> None:
-    peer = await server.peer()
-    await peer.create("s", stream_max_segment_size_bytes=SEGMENT_BYTES)
-    await peer.declare("s", reference="p")
+    peer = await a_stream(server)
     for first in range(0, _FRAMES * A_FRAME, 4 * A_FRAME):
         await publish(peer, first, 4)
         await server.host.find("s").set_offset("reader", first)
@@ -33,15 +30,8 @@ async def _read(peer: Peer, number: int) -> list[bytes]:
     return found
 
 
-async def test_any_state_of_the_store(tmp_path: Path) -> None:
-    store = FakeStore()
-    states: list[dict[str, Kept]] = []
-
-    def keep(call: Call) -> None:
-        if call.name in WRITES and CLUSTER in store.objects:
-            states.append(dict(store.objects))
-
-    store.after = keep
+async def test_any_state_of_the_store(tmp_path: Path, store: FakeStore) -> None:
+    states = states_of(store)
     async with tiered(tmp_path / "old", store) as server:
         await _work(server)
     assert len(states) > 20

@@ -10,7 +10,7 @@ from segments.store.object_store import TierError
 from segments.store.wal import decode_slot, encode_slot, slot_key
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
-from tests.broker.tier.support import passes, tier_of, tiered
+from tests.broker.tier.support import confirmed_by_store, passes, slots, tier_of, tiered
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, Peer
 from tests.support.tiers import state_of
@@ -18,20 +18,8 @@ from tests.support.tiers import state_of
 STORE = {"stream_confirm": "store"}
 
 
-def _slots(store: FakeStore) -> list[str]:
-    return sorted(key for key in store.objects if key.startswith(WAL_FOLDER))
-
-
 def _is_fence(store: FakeStore, key: str) -> bool:
     return decode_slot(key, store.objects[key].content)[0].is_fence
-
-
-async def _publisher(server: Harness) -> Peer:
-    peer = await server.peer()
-    if "s" not in server.host.names():
-        await peer.create("s", **STORE)
-    await peer.declare("s", reference="p")
-    return peer
 
 
 async def _store(peer: Peer, *numbers: int) -> None:
@@ -53,53 +41,45 @@ async def _faults(server: Harness) -> list[str]:
 # -- verify
 
 
-async def test_slots_that_count_are_read(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await (await server.peer()).create("other", **STORE)
-        await _store(peer, 1, 2, 3)
-        found = await tier_of(server).verify(server.host.name, Name("s"))
-        assert (found.num_objects, found.num_faults) == (3, 0)  # nothing else is stored of it
-        assert found.num_bytes == sum(len(store.objects[key].content) for key in _slots(store))
-        with pytest.raises(Refused, match="not in the tier"):
-            await tier_of(server).verify(server.host.name, Name("other"))
-        await tier_of(server).confirms.shorten()
-        found = await tier_of(server).verify(server.host.name, Name("s"))
-        assert found.num_objects > 3  # the manifest, and what it names
-        assert not found.num_faults
+async def test_slots_that_count_are_read(store: FakeStore, server: Harness) -> None:
+    peer = await confirmed_by_store(server)
+    await (await server.peer()).create("other", **STORE)
+    await _store(peer, 1, 2, 3)
+    found = await tier_of(server).verify(server.host.name, Name("s"))
+    assert (found.num_objects, found.num_faults) == (3, 0)  # nothing else is stored of it
+    assert found.num_bytes == sum(len(store.objects[key].content) for key in slots(store))
+    with pytest.raises(Refused, match="not in the tier"):
+        await tier_of(server).verify(server.host.name, Name("other"))
+    await tier_of(server).confirms.shorten()
+    found = await tier_of(server).verify(server.host.name, Name("s"))
+    assert found.num_objects > 3  # the manifest, and what it names
+    assert not found.num_faults
 
 
-async def test_slots_that_are_wrong_are_named(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await _store(await _publisher(server), 1, 2, 3, 4)
-        damaged, gone, foreign, _ = _slots(store)
-        store.flip(damaged, -1)
-        del store.objects[gone]
-        slot, _ = decode_slot(foreign, store.objects[foreign].content)
-        empty = encode_slot(
-            type(slot)(tier=slot.tier, epoch=slot.epoch, slot=slot.slot, writer="w")
-        )
-        store.objects[foreign] = replace(store.objects[foreign], content=empty)
-        assert await _faults(server) == [
-            "0: the checksum of what it has of s is wrong",
-            "1: it is not there",
-            "2: it has nothing of s",
-        ]
+async def test_slots_that_are_wrong_are_named(store: FakeStore, server: Harness) -> None:
+    await _store(await confirmed_by_store(server), 1, 2, 3, 4)
+    damaged, gone, foreign, _ = slots(store)
+    store.flip(damaged, -1)
+    del store.objects[gone]
+    slot, _ = decode_slot(foreign, store.objects[foreign].content)
+    empty = encode_slot(type(slot)(tier=slot.tier, epoch=slot.epoch, slot=slot.slot, writer="w"))
+    store.objects[foreign] = replace(store.objects[foreign], content=empty)
+    assert await _faults(server) == [
+        "0: the checksum of what it has of s is wrong",
+        "1: it is not there",
+        "2: it has nothing of s",
+    ]
 
 
 async def test_a_slot_that_goes_meanwhile_is_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await _store(await _publisher(server), 1, 2)
-        confirms = tier_of(server).confirms
-        known = [confirms.slots_of] * 2  # is there one, and which
-        del store.objects[_slots(store)[0]]
-        monkeypatch.setattr(confirms, "slots_of", lambda key: known.pop()(key) if known else set())
-        assert await _faults(server) == []
+    await _store(await confirmed_by_store(server), 1, 2)
+    confirms = tier_of(server).confirms
+    known = [confirms.slots_of] * 2  # is there one, and which
+    del store.objects[slots(store)[0]]
+    monkeypatch.setattr(confirms, "slots_of", lambda key: known.pop()(key) if known else set())
+    assert await _faults(server) == []
 
 
 # -- gc
@@ -115,38 +95,37 @@ async def _collect(server: Harness, *, dry_run: bool = False) -> list[str]:
 async def test_slots_that_were_left_are_removed_and_fences_stay(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        await _store(await _publisher(server), 1, 2, 3)
+        await _store(await confirmed_by_store(server), 1, 2, 3)
         store.fail(name="delete", key=WAL_FOLDER, times=-1)
         with pytest.raises(TierError):
             await tier_of(server).confirms.shorten()
         store.heal()
-        left = _slots(store)
+        left = slots(store)
         assert len(left) == 3
         assert await _collect(server) == []  # of this start; the next one's
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         await _store(peer, 4)
-        mine = set(_slots(store)) - set(left)
+        mine = set(slots(store)) - set(left)
         assert await _collect(server, dry_run=True) == left
-        assert set(left) < set(_slots(store))
+        assert set(left) < set(slots(store))
         assert await _collect(server) == left
-        assert set(_slots(store)) == mine
+        assert set(slots(store)) == mine
         assert await _collect(server) == []
 
 
-async def test_what_counts_or_cannot_be_read_stays(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_what_counts_or_cannot_be_read_stays(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
-        await _store(await _publisher(server), 1, 2, 3)
+        await _store(await confirmed_by_store(server), 1, 2, 3)
     async with tiered(tmp_path, store) as server:
         await passes(1)
         epoch = tier_of(server).ownership.identity.epoch
-        before = set(_slots(store))
+        before = set(slots(store))
         (mark,) = (mark for mark in state_of(store).wals if mark.epoch < epoch)
         assert any(_is_fence(store, key) for key in before)
         assert await _collect(server) == []  # it is still to be read by a start
         await tier_of(server).confirms.shorten()
-        (fence,) = _slots(store)
+        (fence,) = slots(store)
         assert _is_fence(store, fence)
         # A slot of the server that is gone, behind its fence; and something that nobody can read.
         late, odd = slot_key(mark.epoch, 9), slot_key(mark.epoch, 10)
@@ -158,4 +137,4 @@ async def test_what_counts_or_cannot_be_read_stays(tmp_path: Path) -> None:
         store.objects[slot_key(epoch + 5, 0)] = sample
         store.objects[f"{WAL_FOLDER}/x"] = sample
         assert await _collect(server) == [late]
-        assert {fence, odd, slot_key(epoch + 5, 0)} < set(_slots(store))
+        assert {fence, odd, slot_key(epoch + 5, 0)} < set(slots(store))

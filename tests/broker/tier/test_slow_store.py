@@ -12,8 +12,8 @@ from streamd.config import Config
 from streamd.operations.names import as_sent
 from streamd.server import open_server
 from streamd.wire.stream import commands as c
-from tests.broker.tier.support import SEGMENT_BYTES, passes, publish, tier_of, tiered
-from tests.broker.tier.test_upload import SEGMENT, a_stream, has_all
+from tests.broker.tier.support import SEGMENT_BYTES, a_stream, passes, publish, tier_of, tiered
+from tests.broker.tier.test_upload import SEGMENT, has_all
 from tests.support.fake_store import Call, FakeStore, late_answers
 from tests.support.logs import append
 from tests.support.server import OK

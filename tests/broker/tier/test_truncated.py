@@ -30,9 +30,7 @@ def little_is_fetched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _fill(server: Harness, **more: str) -> Peer:
-    peer = await server.peer()
-    await peer.create("s", **_STREAM, **more)
-    await peer.declare("s", reference="p")
+    peer = await server.publisher("s", is_new=True, reference="p", **_STREAM, **more)
     await publish(peer, 0, _FRAMES)
     await passes(5)
     assert server.host.find("s").log.segments.shown[0].cold is not None
@@ -41,8 +39,7 @@ async def _fill(server: Harness, **more: str) -> Peer:
 
 async def _begin(server: Harness, frames: int, spec: OffsetSpecification = FIRST) -> Peer:
     """A consumer that has taken some chunks."""
-    peer = await server.peer()
-    await peer.subscribe("s", spec, credit=frames)
+    peer = await server.consumer("s", spec, credit=frames)
     assert len(await peer.bodies(frames * A_FRAME)) == frames * A_FRAME
     return peer
 
@@ -57,9 +54,8 @@ async def _rest(peer: Peer, first: int, end: int = _END) -> None:
 @pytest.mark.parametrize("delay", [0, 600])
 @pytest.mark.parametrize("frames", [8, 12])
 async def test_on_the_server_that_writes(
-    tmp_path: Path, frames: int, delay: int, restored: bool
+    tmp_path: Path, store: FakeStore, frames: int, delay: int, restored: bool
 ) -> None:
-    store = FakeStore()
     settings: dict[str, Any] = {"tier_delete_delay_seconds": delay}
     async with tiered(tmp_path, store, **settings) as server:
         server.server.broker.fetcher.cache.max_bytes = 0

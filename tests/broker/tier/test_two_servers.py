@@ -9,32 +9,25 @@ from segments.store.lookup import counts_since, find_stream
 from segments.store.metadata_log import Held
 from segments.store.object_store import MissingError, TierError
 from streamd.broker.tier import claims
-from streamd.broker.tier.claims import FencedError, begin_since, look
+from streamd.broker.tier.claims import FencedError, begin_since
 from streamd.broker.tier.identity import Identity
 from streamd.operations.tier_reports import TierState
 from tests.broker.tier.support import (
-    SEGMENT_BYTES,
+    a_stream,
+    all_of,
     bodies,
+    held_of,
     is_of_log,
     manifest_of,
     manifests,
     passes,
     publish,
+    publisher,
     tier_of,
     tiered,
 )
 from tests.support.fake_store import FakeStore
-from tests.support.server import FIRST, Harness, Peer
-
-SMALL = {"stream_max_segment_size_bytes": SEGMENT_BYTES}
-
-
-async def _publisher(server: Harness, name: str, *, is_new: bool = False) -> Peer:
-    peer = await server.peer()
-    if is_new:
-        await peer.create(name, **SMALL)
-    await peer.declare(name, reference="p")
-    return peer
+from tests.support.server import Harness, Peer
 
 
 async def _goes_on(late: Peer) -> None:
@@ -44,8 +37,8 @@ async def _goes_on(late: Peer) -> None:
     await passes(5)
 
 
-async def _next_offset(server: Harness, name: str) -> int:
-    async with server.host.find(name).opened() as log:
+async def _next_offset(server: Harness) -> int:
+    async with server.host.find("s").opened() as log:
         return log.segments.gaps.before(log.next_offset)
 
 
@@ -53,7 +46,7 @@ async def test_what_it_stores_for_the_first_time_counts_nowhere(tmp_path: Path) 
     """A stream of which nothing was stored has no manifest that could fence its first server."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
-        peer = await _publisher(old, "s", is_new=True)
+        peer = await a_stream(old)
         await passes(5)
         async with tiered(tmp_path / "new", store, restore=True):
             await passes(5)
@@ -65,40 +58,38 @@ async def test_what_it_stores_for_the_first_time_counts_nowhere(tmp_path: Path) 
     with pytest.raises(MissingError):
         find_stream(store, "/", "s", counts_since(store))
     async with tiered(tmp_path / "reader", store, read_only=True) as reader:
-        assert await _next_offset(reader, "s") == 0
+        assert await _next_offset(reader) == 0
     async with tiered(tmp_path / "third", store, restore=True) as third:
-        assert await _next_offset(third, "s") == 0
+        assert await _next_offset(third) == 0
 
 
-async def test_a_reader_learns_that_it_does_not_count(tmp_path: Path) -> None:
+async def test_a_reader_learns_that_it_does_not_count(tmp_path: Path, store: FakeStore) -> None:
     """It was shown until the new server had made sure of the others."""
-    store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
-        peer = await _publisher(old, "s", is_new=True)
+        peer = await a_stream(old)
         await publish(peer, 0, 10)
         await passes(5)
     async with tiered(tmp_path / "reader", store, read_only=True) as reader:
-        assert await _next_offset(reader, "s") > 0
-        held = look(store)
-        assert held is not None
+        assert await _next_offset(reader) > 0
+        held = held_of(store)
         begin_since(store, held, Identity(held.cluster.writer, held.cluster.epoch + 1, "1"))
         await passes(60)
-        assert await _next_offset(reader, "s") == 0
+        assert await _next_offset(reader) == 0
 
 
 async def test_a_life_that_it_begins_does_not_replace_the_one_that_counts(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
-        late = await _publisher(old, "s", is_new=True)
+        late = await a_stream(old)
         await passes(5)
         async with tiered(tmp_path / "new", store, restore=True) as new:
-            peer = await _publisher(new, "s")
+            peer = await publisher(new)
             await publish(peer, 0, 10)
             await passes(5)
             stored = manifest_of(store, "s")
             await _goes_on(late)
     async with tiered(tmp_path / "third", store, restore=True) as third:
-        assert await _next_offset(third, "s") == stored.next_offset
+        assert await _next_offset(third) == stored.next_offset
         restored = third.host.find("s").log.stored.manifest
         assert restored is not None
         assert restored.stream == stored.stream
@@ -108,7 +99,7 @@ async def test_what_it_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
     """It has asked whose the tier is, and then the other one has taken it."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
-        late = await _publisher(old, "s", is_new=True)
+        late = await a_stream(old)
         await passes(5)
         async with tiered(tmp_path / "new", store, restore=True) as new:
             await passes(5)
@@ -129,7 +120,7 @@ async def test_consumers_miss_nothing_of_what_a_new_machine_gets(tmp_path: Path)
     """The first one had seen more than what was stored; at these offsets come other messages."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as old:
-        peer = await _publisher(old, "s", is_new=True)
+        peer = await a_stream(old)
         store.fail(name="put_file", key=".segment", skip=1, times=-1)
         async with old.host.find("s").opened():
             await old.host.find("s").set_offset("app", 199)
@@ -163,13 +154,13 @@ class _Line:
         return ask
 
 
-async def _all_bodies(server: Harness, name: str) -> list[bytes]:
-    async with server.host.find(name).opened() as log:
+async def _all_bodies(server: Harness) -> list[bytes]:
+    async with server.host.find("s").opened() as log:
         assert log.segments.first_offset == 0
         count = log.segments.gaps.num_between(0, log.next_offset)
-    peer = await server.peer()
-    await peer.subscribe(name, FIRST, credit=500)
-    return await peer.bodies(count)
+    found = await all_of(server)
+    assert len(found) == count
+    return found
 
 
 async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Path) -> None:
@@ -177,7 +168,7 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
     store = FakeStore()
     line = _Line(store)
     async with tiered(tmp_path / "old", cast("FakeStore", line)) as old:
-        peer = await _publisher(old, "s", is_new=True)
+        peer = await a_stream(old)
         end = await publish(peer, 0, 8)
         await passes(5)
         line.is_cut = True
@@ -185,8 +176,7 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
         stored = manifest_of(store, "s").next_offset
         assert 0 < stored < end
         async with tiered(tmp_path / "new", store, restore=True) as new:
-            other = await new.peer()
-            await other.declare("s", reference="q")
+            other = await new.publisher("s", reference="q")
             theirs = [b"another %08d" % number for number in range(300)]
             for at in range(0, 300, 20):
                 await other.store(theirs[at : at + 20], at + 1)
@@ -195,16 +185,16 @@ async def test_what_was_confirmed_and_not_stored_stays_where_it_is(tmp_path: Pat
             await passes(100)
             assert tier_of(old).ownership.state is TierState.FENCED
             mine = bodies(0, end)
-            assert await _all_bodies(old, "s") == mine
-            assert await _all_bodies(new, "s") == mine[:stored] + theirs
+            assert await _all_bodies(old) == mine
+            assert await _all_bodies(new) == mine[:stored] + theirs
         before = dict(store.objects)
     async with tiered(tmp_path / "old", store) as old:
         await passes(100)
         assert tier_of(old).ownership.state is TierState.FENCED
-        assert await _all_bodies(old, "s") == mine
+        assert await _all_bodies(old) == mine
     assert store.objects == before
     async with tiered(tmp_path / "third", store, restore=True) as third:
-        found = await _all_bodies(third, "s")
+        found = await _all_bodies(third)
         assert found == (mine[:stored] + theirs)[: len(found)]
         assert len(found) > stored
 

@@ -23,30 +23,25 @@ from streamd.wire.stream import ResponseCode, commands as c
 from tests.broker.tier.support import (
     A_FRAME,
     SEGMENT_BYTES,
+    a_stream,
     bodies,
     manifest_of,
     manifests,
     orphans,
     passes,
     publish,
+    report_of,
+    stored,
     stored_bytes,
     tier_of,
     tiered,
 )
 from tests.broker.tier.test_fight import take_over
 from tests.support.fake_store import Call, FakeStore
-from tests.support.server import Harness, Peer
+from tests.support.server import Harness
 from tests.support.syncs import work_beside
 
 SEGMENT = A_FRAME * 5  # messages in one
-
-
-async def a_stream(server: Harness, name: str = "s", **arguments: str) -> Peer:
-    """A stream with small segments, and a peer that publishes to it."""
-    peer = await server.peer()
-    await peer.create(name, stream_max_segment_size_bytes=SEGMENT_BYTES, **arguments)
-    await peer.declare(name, reference="p")
-    return peer
 
 
 def has_all(store: FakeStore, name: str, end: int) -> None:
@@ -64,46 +59,37 @@ def has_all(store: FakeStore, name: str, end: int) -> None:
 
 
 async def test_what_did_not_reach_the_device_is_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine may lose it, and go on with other messages at its offsets."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 30)
-        await passes(5)
-        end = manifest_of(store, "s").next_offset
+    peer = await stored(server)
+    end = manifest_of(store, "s").next_offset
 
-        def refuse(file: OsFile) -> None:
-            raise StorageError(FLUSH, file.path, OSError(errno.EIO, "Input/output error"))
+    def refuse(file: OsFile) -> None:
+        raise StorageError(FLUSH, file.path, OSError(errno.EIO, "Input/output error"))
 
-        monkeypatch.setattr(OsFile, "sync", refuse)
-        for at in range(30 * A_FRAME, 60 * A_FRAME, A_FRAME):
-            await peer.publish(bodies(at), first_id=at + 1)
-        await passes(30)
-        assert server.host.find("s").log.flushing.failed is not None
-        monkeypatch.undo()
-        await passes(30)
-        assert manifest_of(store, "s").next_offset == end
+    monkeypatch.setattr(OsFile, "sync", refuse)
+    for at in range(30 * A_FRAME, 60 * A_FRAME, A_FRAME):
+        await peer.publish(bodies(at), first_id=at + 1)
+    await passes(30)
+    assert server.host.find("s").log.flushing.failed is not None
+    monkeypatch.undo()
+    await passes(30)
+    assert manifest_of(store, "s").next_offset == end
 
 
-async def test_sealed_segments_are_stored(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, max_age="7D")
-        await publish(peer, 0, 30)
-        await passes(5)
-        log = server.host.find("s").log
-        has_all(store, "s", 5 * SEGMENT)
-        assert all(segment.stored for segment in log.segments.shown[:-1])
-        manifest = manifest_of(store, "s")
-        assert manifest.revision == len(manifest.segments) == 5
-        assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
-        assert manifest.arguments["max-age"] == "7D"
-        assert log.stored.manifest == manifest
-        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-        assert report is not None
-        assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
+async def test_sealed_segments_are_stored(store: FakeStore, server: Harness) -> None:
+    await stored(server, max_age="7D")
+    log = server.host.find("s").log
+    has_all(store, "s", 5 * SEGMENT)
+    assert all(segment.stored for segment in log.segments.shown[:-1])
+    manifest = manifest_of(store, "s")
+    assert manifest.revision == len(manifest.segments) == 5
+    assert set(manifest.segments[0].files) == {".segment", ".index", ".filter"}
+    assert manifest.arguments["max-age"] == "7D"
+    assert log.stored.manifest == manifest
+    report = report_of(server)
+    assert (report.segments_local, report.segments_remote, report.bytes_waiting) == (6, 5, 0)
 
 
 async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path) -> None:
@@ -122,46 +108,37 @@ async def test_the_limit_of_the_disk_is_worth_more_than_the_delay(tmp_path: Path
             await passes(5)
             assert limit < log.segments.local_size <= limit + 2 * log.segments.shown[0].size
         await passes(3_700)  # its log is closed meanwhile
-        report = tier_of(server).stream(server.host.name, server.host.find("s").name)
-        assert report is not None
+        report = report_of(server)
         assert report.bytes_local <= limit
 
 
-async def test_a_stream_that_is_not_in_the_tier(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server, stream_tier="false")
-        await publish(peer, 0, 30)
-        await passes(5)
-        assert not manifests(store)
-        await server.host.settings.set_arguments("s", [("stream-tier", "true")])
-        await passes(5)
-        has_all(store, "s", 5 * SEGMENT)
-        await server.host.settings.set_arguments("s", [("stream-tier", "false")])
-        await publish(peer, 30 * A_FRAME, 10)
-        await passes(5)
-        has_all(store, "s", 5 * SEGMENT)
+async def test_a_stream_that_is_not_in_the_tier(store: FakeStore, server: Harness) -> None:
+    peer = await stored(server, stream_tier="false")
+    assert not manifests(store)
+    await server.host.settings.set_arguments("s", [("stream-tier", "true")])
+    await passes(5)
+    has_all(store, "s", 5 * SEGMENT)
+    await server.host.settings.set_arguments("s", [("stream-tier", "false")])
+    await publish(peer, 30 * A_FRAME, 10)
+    await passes(5)
+    has_all(store, "s", 5 * SEGMENT)
 
 
-async def test_a_stream_that_is_not_in_the_tier_is_left_alone(tmp_path: Path) -> None:
+async def test_a_stream_that_is_not_in_the_tier_is_left_alone(server: Harness) -> None:
     """Its log is closed when nobody uses it, and nobody looks at it again and again."""
-    async with tiered(tmp_path, FakeStore()) as server:
-        await publish(await a_stream(server, stream_tier="false"), 0, 12)
-        await passes(600)
-        assert not server.host.find("s").is_open
+    await publish(await a_stream(server, stream_tier="false"), 0, 12)
+    await passes(600)
+    assert not server.host.find("s").is_open
 
 
-async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 30)
-        await passes(5)
+        await stored(server)
     before = store.count("put_file")
     async with tiered(tmp_path, store) as server:
         await passes(60)
         assert store.count("put_file") == before
-        peer = await server.peer()
-        await peer.declare("s", reference="p")
+        peer = await server.publisher("s", reference="p")
         await publish(peer, 30 * A_FRAME, 10)
         await passes(5)
         has_all(store, "s", 7 * SEGMENT)
@@ -169,23 +146,21 @@ async def test_after_a_restart_nothing_is_uploaded_again(tmp_path: Path) -> None
 
 
 async def test_what_publishers_are_known_by_is_stored_as_of_the_last_segment(
-    tmp_path: Path,
+    store: FakeStore, server: Harness
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await peer.declare("s", 2, "once")
-        await peer.store([b"x" * 20], 77, publisher_id=2)
-        await publish(peer, 0, 30)
-        await peer.send(c.StoreOffset("app", "s", 3))
-        await publish(peer, 30 * A_FRAME, 10)
-        await passes(5)
-        manifest = manifest_of(store, "s")
-        assert manifest.tracking is not None
-        content = store.objects[manifest.tracking_key].content
-        tracking = tracking_in(content, manifest.next_offset)
-        assert tracking.sequences() == {b"once": 77, b"p": manifest.next_offset - 1}
-        assert tracking.offsets() == {b"app": 3}
+    peer = await a_stream(server)
+    await peer.declare("s", 2, "once")
+    await peer.store([b"x" * 20], 77, publisher_id=2)
+    await publish(peer, 0, 30)
+    await peer.send(c.StoreOffset("app", "s", 3))
+    await publish(peer, 30 * A_FRAME, 10)
+    await passes(5)
+    manifest = manifest_of(store, "s")
+    assert manifest.tracking is not None
+    content = store.objects[manifest.tracking_key].content
+    tracking = tracking_in(content, manifest.next_offset)
+    assert tracking.sequences() == {b"once": 77, b"p": manifest.next_offset - 1}
+    assert tracking.offsets() == {b"app": 3}
 
 
 @pytest.mark.parametrize("order", ["before", "after", "conflict"])
@@ -219,14 +194,20 @@ async def test_every_request_fails_before_it_succeeds(tmp_path: Path, order: str
         assert tier_of(server).ownership.state is TierState.OK
 
 
+@pytest.mark.parametrize("is_later", [False, True])
 async def test_a_store_that_is_away_for_hours(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture, is_later: bool
 ) -> None:
     caplog.set_level(logging.INFO)
-    store = FakeStore()
-    store.fail(times=-1)
+    if not is_later:
+        store.fail(times=-1)
     async with tiered(tmp_path, store) as server:
         peer = await a_stream(server)
+        if is_later:
+            await passes(5)
+            store.fail(times=-1)
+            caplog.clear()
+        before = set(store.objects)
         for hour in range(3):
             with trio.fail_after(1):
                 await publish(peer, hour * 30 * A_FRAME, 30)
@@ -235,32 +216,13 @@ async def test_a_store_that_is_away_for_hours(
         assert status.state == TierState.AWAY
         assert status.bytes_waiting > 17 * 2_000
         assert (status.oldest_waiting_seconds or 0) >= 3 * 3_600
-        assert not store.objects
+        assert set(store.objects) == before
+        assert bool(before) is is_later
         assert len([line for line in caplog.messages if line.startswith("tier: ")]) == 1
         store.heal()
         await passes(60)
         has_all(store, "s", 18 * SEGMENT)
         assert (await tier_of(server).status()).bytes_waiting == 0
-
-
-async def test_a_store_that_goes_away_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 10)
-        await passes(5)
-        caplog.clear()
-        store.fail(times=-1)
-        await publish(peer, 10 * A_FRAME, 20)
-        await passes(3_700)
-        assert tier_of(server).ownership.state is TierState.AWAY
-        assert len([m for m in caplog.messages if "tier" in m]) <= 2
-        store.heal()
-        await passes(60)
-        has_all(store, "s", 6 * SEGMENT)
 
 
 async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path: Path) -> None:
@@ -272,17 +234,15 @@ async def test_one_stream_that_cannot_be_stored_keeps_no_other_waiting(tmp_path:
         await publish(good, 0, 30)
         await passes(5)
         has_all(store, "good", 5 * SEGMENT)
-        report = tier_of(server).stream(server.host.name, server.host.find("bad").name)
-        assert report is not None
+        report = report_of(server, "bad")
         assert report.sentence == "no right"
         assert report.segments_waiting == 5
 
 
 @pytest.mark.parametrize("key", ["", "v1/cluster", "probe"])
 async def test_a_store_that_denies_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
-    store = FakeStore()
     store.fail(DeniedError("cannot use it: the secret is wrong"), key=key, times=-1)
     async with tiered(tmp_path, store) as server:
         peer = await a_stream(server)
@@ -301,9 +261,8 @@ async def test_a_store_that_denies_it(
 
 
 async def test_a_store_that_cannot_compare_and_set(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = FakeStore()
     store.create = lambda key, content: (store.put(key, content), "etag")[1]  # type: ignore[method-assign]
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 30)
@@ -329,8 +288,7 @@ class TestAge:
             await passes(3_640)
             has_all(store, "s", 2 * A_FRAME)
 
-    async def test_also_in_a_log_that_is_closed(self, tmp_path: Path) -> None:
-        store = FakeStore()
+    async def test_also_in_a_log_that_is_closed(self, tmp_path: Path, store: FakeStore) -> None:
         async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
             peer = await a_stream(server)
             await publish(peer, 0, 1)
@@ -339,8 +297,7 @@ class TestAge:
             await passes(3_400)
             has_all(store, "s", A_FRAME)
 
-    async def test_also_after_a_restart(self, tmp_path: Path) -> None:
-        store = FakeStore()
+    async def test_also_after_a_restart(self, tmp_path: Path, store: FakeStore) -> None:
         async with tiered(tmp_path, store, tier_roll_seconds=3_600) as server:
             await publish(await a_stream(server), 0, 1)
         async with tiered(tmp_path, store, tier_roll_seconds=3_600):
@@ -362,24 +319,21 @@ async def test_a_file_that_cannot_be_read_is_tried_again_later(tmp_path: Path) -
 
 
 class TestKeys:
-    async def test_they_are_waited_for_for_a_while(self, tmp_path: Path) -> None:
-        store = FakeStore()
-        async with tiered(tmp_path, store) as server:
-            server.server.broker._resources.keys.keys_requested = lambda _stream: None  # type: ignore[method-assign]
-            peer = await a_stream(server, stream_key_properties="key")
-            await publish(peer, 0, 6)
-            await passes(50)
-            assert not manifests(store)
-            await passes(20)
-            has_all(store, "s", SEGMENT)
-            assert KEYS_SUFFIX not in manifest_of(store, "s").segments[0].files
+    async def test_they_are_waited_for_for_a_while(self, store: FakeStore, server: Harness) -> None:
+        server.server.broker._resources.keys.keys_requested = lambda _stream: None  # type: ignore[method-assign]
+        peer = await a_stream(server, stream_key_properties="key")
+        await publish(peer, 0, 6)
+        await passes(50)
+        assert not manifests(store)
+        await passes(20)
+        has_all(store, "s", SEGMENT)
+        assert KEYS_SUFFIX not in manifest_of(store, "s").segments[0].files
 
     @pytest.mark.parametrize("is_shorter", [False, True])
     async def test_they_are_made_anew_while_they_are_stored(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shorter: bool
+        self, tmp_path: Path, store: FakeStore, monkeypatch: pytest.MonkeyPatch, is_shorter: bool
     ) -> None:
         """Nothing is stored beside a row of the manifest that says something else of it."""
-        store = FakeStore()
         made: list[Path] = []
 
         def make_anew(call: Call) -> None:
@@ -413,14 +367,11 @@ class TestKeys:
 
 class TestFenced:
     async def test_a_server_that_was_overtaken_takes_no_more(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        store = FakeStore()
         async with tiered(tmp_path / "a", store) as server:
             peer = await a_stream(server)
-            other = await server.peer()
-            await other.create("local", stream_tier="false")
-            await other.declare("local", reference="q")
+            other = await server.publisher("local", is_new=True, reference="q", stream_tier="false")
             await publish(peer, 0, 8)
             await passes(5)
             take_over(store)
@@ -430,8 +381,7 @@ class TestFenced:
             await peer.publish([b"late"], 1_000)
             refused = await peer.expect(c.PublishError)
             assert {fault.code for fault in refused.faults} == {ResponseCode.STREAM_NOT_AVAILABLE}
-            reader = await server.peer()
-            await reader.subscribe("s", credit=100)
+            reader = await server.consumer("s", credit=100)
             assert await reader.bodies(160) == bodies(0, 160)
             await other.store([b"goes on"])
             alarm = server.host.alarms()["s"]

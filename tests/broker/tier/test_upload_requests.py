@@ -1,5 +1,6 @@
 """Somebody waits until the store has what was confirmed: it ends when it has, and not before."""
 
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,17 +18,20 @@ from streamd.operations.tier_reports import TierState, Uploaded
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import (
     A_FRAME,
+    a_stream,
     manifest_of,
     manifests,
     opening,
     orphans,
     passes,
     publish,
+    publisher,
+    stored,
     tier_of,
     tiered,
 )
 from tests.broker.tier.test_fight import take_over
-from tests.broker.tier.test_upload import SEGMENT, a_stream, has_all
+from tests.broker.tier.test_upload import SEGMENT, has_all
 from tests.support.fake_store import Call, FakeStore, late_answers
 from tests.support.server import OK, Harness, serving, simulated
 
@@ -50,29 +54,27 @@ def is_left_alone(server: Harness) -> bool:
     return not tier._waits and not any(one._requests for one in tier._streams.values())
 
 
-async def test_the_segment_that_grows_is_stored_as_well(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 12)
-        await publish(await a_stream(server, "t"), 0, 1)
-        await a_stream(server, "empty")
-        await a_stream(server, "outside", stream_tier="false")
-        await passes(5)
-        assert manifest_of(store, "s").next_offset == 2 * SEGMENT
-        before = store.size("put_file")
-        found = await upload(server)
-        has_all(store, "s", 12 * A_FRAME)
-        has_all(store, "t", A_FRAME)
-        assert {one.name: one.next_offset for one in found.streams} == {
-            "s": 240,
-            "t": 20,
-            "empty": 0,
-        }
-        assert (found.num_streams, found.num_outside) == (3, 1)
-        assert {one.stream.stream for one in manifests(store)} == {"s", "t"}
-        sent = sum(one.num_bytes for one in found.streams)
-        assert found.num_bytes == sent > store.size("put_file") - before > 0
-        assert is_left_alone(server)
+async def test_the_segment_that_grows_is_stored_as_well(store: FakeStore, server: Harness) -> None:
+    await publish(await a_stream(server), 0, 12)
+    await publish(await a_stream(server, "t"), 0, 1)
+    await a_stream(server, "empty")
+    await a_stream(server, "outside", stream_tier="false")
+    await passes(5)
+    assert manifest_of(store, "s").next_offset == 2 * SEGMENT
+    before = store.size("put_file")
+    found = await upload(server)
+    has_all(store, "s", 12 * A_FRAME)
+    has_all(store, "t", A_FRAME)
+    assert {one.name: one.next_offset for one in found.streams} == {
+        "s": 240,
+        "t": 20,
+        "empty": 0,
+    }
+    assert (found.num_streams, found.num_outside) == (3, 1)
+    assert {one.stream.stream for one in manifests(store)} == {"s", "t"}
+    sent = sum(one.num_bytes for one in found.streams)
+    assert found.num_bytes == sent > store.size("put_file") - before > 0
+    assert is_left_alone(server)
 
 
 class Clock:
@@ -124,23 +126,20 @@ async def test_a_stream_is_removed_when_the_clock_was_set_back_since(tmp_path: P
         assert not any("/s~" in key and key.endswith(".segment") for key in store.objects)
 
 
-async def test_what_is_stored_costs_no_object(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 12)
-        await upload(server)
-        segments = len(server.host.find("s").log.segments.shown)
-        writes = store.count("put") + store.count("put_file") + store.count("replace")
-        await passes(600)  # its log is closed
-        found = await upload(server, "s", "s")
-        assert (found.num_streams, found.num_bytes) == (1, 0)
-        assert found.streams[0].next_offset == 240
-        assert len(server.host.find("s").log.segments.shown) == segments
-        assert store.count("put") + store.count("put_file") + store.count("replace") == writes
+async def test_what_is_stored_costs_no_object(store: FakeStore, server: Harness) -> None:
+    await publish(await a_stream(server), 0, 12)
+    await upload(server)
+    segments = len(server.host.find("s").log.segments.shown)
+    writes = store.count("put") + store.count("put_file") + store.count("replace")
+    await passes(600)  # its log is closed
+    found = await upload(server, "s", "s")
+    assert (found.num_streams, found.num_bytes) == (1, 0)
+    assert found.streams[0].next_offset == 240
+    assert len(server.host.find("s").log.segments.shown) == segments
+    assert store.count("put") + store.count("put_file") + store.count("replace") == writes
 
 
-async def test_a_log_that_is_not_open(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_log_that_is_not_open(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 12)
         await passes(600)
@@ -152,30 +151,24 @@ async def test_a_log_that_is_not_open(tmp_path: Path) -> None:
         assert (found.num_bytes, found.streams[0].next_offset) == (0, 240)
 
 
-async def test_the_catalog_is_stored(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_the_catalog_is_stored(store: FakeStore, server: Harness) -> None:
     store.seconds = lambda call: 5.0 if call.name == "create" and "/~log/" in call.key else 0.0
-    async with tiered(tmp_path, store) as server:
-        await upload(server)
-        await publish(await a_stream(server), 0, 1)
-        entries = store.count("create", "/~log/")
-        with late_answers(store):
-            found = await upload(server)
-        assert found.streams[0].next_offset == 20
-        assert store.count("create", "/~log/") == entries + 1
-        store.fail(name="create", key="/~log/", times=-1)
-        await a_stream(server, "t")
-        assert (
-            await reason(server)
-            == "after 60 seconds the tier does not have everything: the catalog"
-        )
-        store.heal()
-        await upload(server)
+    await upload(server)
+    await publish(await a_stream(server), 0, 1)
+    entries = store.count("create", "/~log/")
+    with late_answers(store):
+        found = await upload(server)
+    assert found.streams[0].next_offset == 20
+    assert store.count("create", "/~log/") == entries + 1
+    store.fail(name="create", key="/~log/", times=-1)
+    await a_stream(server, "t")
+    assert await reason(server) == "after 60 seconds the tier does not have everything: the catalog"
+    store.heal()
+    await upload(server)
 
 
-async def test_nothing_ends_before_the_manifest_is_stored(tmp_path: Path) -> None:
+async def test_nothing_ends_before_the_manifest_is_stored(tmp_path: Path, store: FakeStore) -> None:
     """At each request it is not over until the last manifest is there, and then it is."""
-    store = FakeStore()
     early: list[int] = []
     done = False
 
@@ -193,87 +186,81 @@ async def test_nothing_ends_before_the_manifest_is_stored(tmp_path: Path) -> Non
         assert not early
 
 
-async def test_two_at_once_seal_once(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_two_at_once_seal_once(store: FakeStore, server: Harness) -> None:
     store.seconds = lambda call: 3.0 if ".segment" in call.key else 0.0
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 3)
-        found: list[Uploaded] = []
+    peer = await a_stream(server)
+    await publish(peer, 0, 3)
+    found: list[Uploaded] = []
 
-        async def one(*names: str) -> None:
-            found.append(await upload(server, *names))
+    async def one(*names: str) -> None:
+        found.append(await upload(server, *names))
 
-        with late_answers(store):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(one)
-                nursery.start_soon(one, "s")
-                await trio.sleep(1)
-                await publish(peer, 60, 1)
-                nursery.start_soon(one, "s")
-        ends = [each.streams[0].next_offset for each in found]
-        assert ends == [60, 60, 80]
-        assert [each.next_offset for each in manifest_of(store, "s").segments] == [60, 80]
-        assert is_left_alone(server)
-
-
-async def test_it_ends_however_fast_others_publish(tmp_path: Path) -> None:
-    """The store is slower than the publisher, and falls behind for good."""
-    store = FakeStore()
-    store.seconds = lambda call: 1.0 if ".segment" in call.key else 0.0
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        after = await publish(peer, 0, 7)
-
-        async def go_on() -> None:
-            nonlocal after
-            while True:
-                after = await publish(peer, after, 4)
-                await trio.sleep(0.1)
-
+    with late_answers(store):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(go_on)
-            with late_answers(store):
-                await trio.sleep(0.5)
-                confirmed = after
-                (found,) = (await upload(server, seconds=30)).streams
-            assert after > found.next_offset + 5 * SEGMENT
-            assert confirmed <= found.next_offset < confirmed + 3 * SEGMENT
-            nursery.cancel_scope.cancel()
+            nursery.start_soon(one)
+            nursery.start_soon(one, "s")
+            await trio.sleep(1)
+            await publish(peer, 60, 1)
+            nursery.start_soon(one, "s")
+    ends = [each.streams[0].next_offset for each in found]
+    assert ends == [60, 60, 80]
+    assert [each.next_offset for each in manifest_of(store, "s").segments] == [60, 80]
+    assert is_left_alone(server)
+
+
+async def test_it_ends_however_fast_others_publish(store: FakeStore, server: Harness) -> None:
+    """The store is slower than the publisher, and falls behind for good."""
+    store.seconds = lambda call: 1.0 if ".segment" in call.key else 0.0
+    peer = await a_stream(server)
+    after = await publish(peer, 0, 7)
+
+    async def go_on() -> None:
+        nonlocal after
+        while True:
+            after = await publish(peer, after, 4)
+            await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(go_on)
+        with late_answers(store):
+            await trio.sleep(0.5)
+            confirmed = after
+            (found,) = (await upload(server, seconds=30)).streams
+        assert after > found.next_offset + 5 * SEGMENT
+        assert confirmed <= found.next_offset < confirmed + 3 * SEGMENT
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("names", [(), ("s",)])
-async def test_a_stream_is_deleted_meanwhile(tmp_path: Path, names: Sequence[str]) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server, "t"), 0, 1)
-        await publish(await a_stream(server), 0, 3)
-        await passes(5)
-        store.fail(key="/s~", times=-1)
-        async with trio.open_nursery() as nursery:
+async def test_a_stream_is_deleted_meanwhile(
+    store: FakeStore, server: Harness, names: Sequence[str]
+) -> None:
+    await publish(await a_stream(server, "t"), 0, 1)
+    await stored(server, 3)
+    store.fail(key="/s~", times=-1)
+    async with trio.open_nursery() as nursery:
 
-            async def delete() -> None:
-                await trio.sleep(2)
-                await server.host.delete("s", lambda: None)
+        async def delete() -> None:
+            await trio.sleep(2)
+            await server.host.delete("s", lambda: None)
 
-            nursery.start_soon(delete)
-            if names:
-                with pytest.raises(Refused) as refused:
-                    await upload(server, *names)
-                assert refused.value.reason is Reason.NOT_FOUND
-            else:
-                found = await upload(server)
-                assert [one.name for one in found.streams] == ["t"]
-        store.heal()
-        assert is_left_alone(server)
+        nursery.start_soon(delete)
+        if names:
+            with pytest.raises(Refused) as refused:
+                await upload(server, *names)
+            assert refused.value.reason is Reason.NOT_FOUND
+        else:
+            found = await upload(server)
+            assert [one.name for one in found.streams] == ["t"]
+    store.heal()
+    assert is_left_alone(server)
 
 
 async def test_a_stream_that_was_deleted_before_is_deleted_there(tmp_path: Path) -> None:
     """Another machine would bring it back."""
     store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
-        await publish(await a_stream(server), 0, 11)
-        await passes(5)
+        await stored(server, 11)
         assert [one.is_deleted for one in manifests(store)] == [False]
         store.fail(key="/s~", times=-1)
         await server.host.delete("s", lambda: None)
@@ -288,51 +275,45 @@ async def test_a_stream_that_was_deleted_before_is_deleted_there(tmp_path: Path)
         assert server.host.names() == []
 
 
-async def test_a_stream_leaves_the_tier_meanwhile(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 3)
-        store.fail(key="/s~", times=-1)
-        async with trio.open_nursery() as nursery:
+async def test_a_stream_leaves_the_tier_meanwhile(store: FakeStore, server: Harness) -> None:
+    await publish(await a_stream(server), 0, 3)
+    store.fail(key="/s~", times=-1)
+    async with trio.open_nursery() as nursery:
 
-            async def leave() -> None:
-                await trio.sleep(2)
-                await server.host.settings.set_arguments("s", [("stream-tier", "false")])
+        async def leave() -> None:
+            await trio.sleep(2)
+            await server.host.settings.set_arguments("s", [("stream-tier", "false")])
 
-            nursery.start_soon(leave)
-            says = "s is not uploaded to the tier: its argument stream-tier is false"
-            assert await reason(server, "s", seconds=3_600) == says
-        assert trio.current_time() < 3_000
-        assert (await upload(server)).num_outside == 1
+        nursery.start_soon(leave)
+        says = "s is not uploaded to the tier: its argument stream-tier is false"
+        assert await reason(server, "s", seconds=3_600) == says
+    assert trio.current_time() < 3_000
+    assert (await upload(server)).num_outside == 1
 
 
-async def test_the_store_is_away_and_comes_back(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 3)
-        await passes(5)
-        store.fail(times=-1)
-        says = await reason(server)
-        assert says == (
-            "after 60 seconds the tier does not have everything: "
-            "s: cannot reach fake://store: the connection broke off"
-        )
-        assert is_left_alone(server)
-        async with trio.open_nursery() as nursery:
+async def test_the_store_is_away_and_comes_back(store: FakeStore, server: Harness) -> None:
+    await stored(server, 3)
+    store.fail(times=-1)
+    says = await reason(server)
+    assert says == (
+        "after 60 seconds the tier does not have everything: "
+        "s: cannot reach fake://store: the connection broke off"
+    )
+    assert is_left_alone(server)
+    async with trio.open_nursery() as nursery:
 
-            async def come_back() -> None:
-                await trio.sleep(200)
-                store.heal()
+        async def come_back() -> None:
+            await trio.sleep(200)
+            store.heal()
 
-            nursery.start_soon(come_back)
-            began = trio.current_time()
-            await upload(server, seconds=300)
-            assert trio.current_time() - began < 200 + 60
-        has_all(store, "s", 60)
+        nursery.start_soon(come_back)
+        began = trio.current_time()
+        await upload(server, seconds=300)
+        assert trio.current_time() - began < 200 + 60
+    has_all(store, "s", 60)
 
 
-async def test_it_is_away_from_the_start(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_it_is_away_from_the_start(tmp_path: Path, store: FakeStore) -> None:
     store.fail(times=-1)
     async with tiered(tmp_path, store) as server:
         says = await reason(server)
@@ -343,51 +324,35 @@ async def test_it_is_away_from_the_start(tmp_path: Path) -> None:
         await upload(server)
 
 
-@pytest.mark.parametrize("key", ["v1/cluster", ".segment", "/manifest"])
-async def test_every_request_fails_once(tmp_path: Path, key: str) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 3)
-        await passes(5)
-        store.fail(key=key)
-        store.fail(key=key, after=True, skip=1)
-        await upload(server, seconds=300)
-        has_all(store, "s", 60)
-
-
-async def test_a_fenced_server(tmp_path: Path) -> None:
+async def test_a_fenced_server(store: FakeStore, server: Harness) -> None:
     """It ends when that turns out, and never says that all is stored."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 3)
-        await upload(server)
-        take_over(store)
-        says = await reason(server)  # everything was stored, by somebody who has lost the tier
-        assert says.startswith("another server, epoch ")
-        assert tier_of(server).ownership.state is TierState.FENCED
-        assert await reason(server, "s") == says
-        assert is_left_alone(server)
+    await publish(await a_stream(server), 0, 3)
+    await upload(server)
+    take_over(store)
+    says = await reason(server)  # everything was stored, by somebody who has lost the tier
+    assert says.startswith("another server, epoch ")
+    assert tier_of(server).ownership.state is TierState.FENCED
+    assert await reason(server, "s") == says
+    assert is_left_alone(server)
 
 
 @pytest.mark.parametrize("name", ["put_file", "create", "replace", "get"])
-async def test_it_is_fenced_meanwhile(tmp_path: Path, name: str) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 3)
-        if name == "replace":
-            await upload(server)
-            await publish(peer, 60, 1)
+async def test_it_is_fenced_meanwhile(store: FakeStore, server: Harness, name: str) -> None:
+    peer = await a_stream(server)
+    await publish(peer, 0, 3)
+    if name == "replace":
+        await upload(server)
+        await publish(peer, 60, 1)
 
-        def before(call: Call) -> None:
-            if call.name == name:
-                store.before = lambda _call: None
-                take_over(store)
+    def before(call: Call) -> None:
+        if call.name == name:
+            store.before = lambda _call: None
+            take_over(store)
 
-        store.before = before
-        assert (await reason(server, seconds=3_600)).startswith("another server, epoch ")
-        assert trio.current_time() < 3_000
-        assert is_left_alone(server)
+    store.before = before
+    assert (await reason(server, seconds=3_600)).startswith("another server, epoch ")
+    assert trio.current_time() < 3_000
+    assert is_left_alone(server)
 
 
 async def test_a_store_that_cannot_compare_and_set(
@@ -407,28 +372,20 @@ async def test_a_stream_that_cannot_be_uploaded_does_not_wait(tmp_path: Path) ->
         await publish(await a_stream(server), 0, 3)
         await upload(server)
         await publish(await a_stream(server, "t"), 0, 3)
-    backup = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    shutil.copytree(tmp_path, tmp_path.with_suffix(".backup"))
     async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.declare("s", reference="p")
+        peer = await publisher(server)
         await publish(peer, 60, 3)
         await upload(server, "s")
-    kept = (tmp_path / "tier.json").read_bytes()
-    for path, content in backup.items():
-        path.write_bytes(content)
-    for path in set(tmp_path.rglob("*")) - set(backup):
-        if path.is_file():
-            path.unlink()
-    (tmp_path / "tier.json").write_bytes(kept)
-    async with tiered(tmp_path, store) as server:
+    shutil.copy(tmp_path / "tier.json", tmp_path.with_suffix(".backup"))
+    async with tiered(tmp_path.with_suffix(".backup"), store) as server:
         says = await reason(server, seconds=3_600)
         assert says.startswith("the tier does not get everything: s: ")
         assert trio.current_time() < 3_000
         has_all(store, "t", 60)
 
 
-async def test_a_stream_whose_log_cannot_be_opened(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_stream_whose_log_cannot_be_opened(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
         await publish(await a_stream(server), 0, 3)
         await upload(server)
@@ -441,52 +398,46 @@ async def test_a_stream_whose_log_cannot_be_opened(tmp_path: Path) -> None:
         assert trio.current_time() < 3_000
 
 
-async def test_cancelling_it_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_cancelling_it_leaves_nothing_behind(store: FakeStore, server: Harness) -> None:
     """The segment that grows is not sealed any more, nor anything uploaded."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        await publish(await a_stream(server), 0, 3)
-        await passes(5)
-        store.fail(times=-1)
-        tier_of(server).ownership._look.set()
-        await passes(5)
-        with trio.move_on_after(30) as limit:
-            await upload(server, seconds=3_600)
-        assert limit.cancelled_caught
-        assert is_left_alone(server)
-        store.heal()
-        await passes(300)
-        assert tier_of(server).ownership.state is TierState.OK
-        assert not manifests(store)
-        async with server.host.find("s").opened() as log:
-            assert len(log.segments.shown) == 1
+    await stored(server, 3)
+    store.fail(times=-1)
+    tier_of(server).ownership._look.set()
+    await passes(5)
+    with trio.move_on_after(30) as limit:
+        await upload(server, seconds=3_600)
+    assert limit.cancelled_caught
+    assert is_left_alone(server)
+    store.heal()
+    await passes(300)
+    assert tier_of(server).ownership.state is TierState.OK
+    assert not manifests(store)
+    async with server.host.find("s").opened() as log:
+        assert len(log.segments.shown) == 1
 
 
-async def test_what_retention_takes_is_not_waited_for(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await publish(peer, 0, 12)
-        store.fail(key=".segment", times=-1)
-        async with trio.open_nursery() as nursery:
+async def test_what_retention_takes_is_not_waited_for(store: FakeStore, server: Harness) -> None:
+    peer = await a_stream(server)
+    await publish(peer, 0, 12)
+    store.fail(key=".segment", times=-1)
+    async with trio.open_nursery() as nursery:
 
-            async def drop() -> None:
-                await trio.sleep(10)
-                await server.host.settings.set_arguments("s", [("max-length-bytes", "1000")])
-                await publish(peer, 240, 10)
-                await server.host.expire()
-                store.heal()
+        async def drop() -> None:
+            await trio.sleep(10)
+            await server.host.settings.set_arguments("s", [("max-length-bytes", "1000")])
+            await publish(peer, 240, 10)
+            await server.host.expire()
+            store.heal()
 
-            nursery.start_soon(drop)
-            (found,) = (await upload(server, seconds=300)).streams
-            assert found.next_offset < 240
+        nursery.start_soon(drop)
+        (found,) = (await upload(server, seconds=300)).streams
+        assert found.next_offset < 240
 
 
 async def test_what_readers_see_no_more_is_no_fault_of_the_upload(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A segment outlives its limits while it is on its way; its file is kept as yet."""
-    store = FakeStore()
     async with tiered(tmp_path, store) as server:
         peer = await a_stream(server)
         async with server.host.find("s").opened() as log:
@@ -517,32 +468,32 @@ async def _stored_offsets(store: FakeStore) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize("lost", ["", ".tracking", "/manifest"])
-async def test_offsets_of_consumers_are_stored_without_a_segment(tmp_path: Path, lost: str) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await a_stream(server)
-        await peer.declare("s", 2, "once")
-        await peer.store([b"x" * 20], 77, publisher_id=2)
-        end = await publish(peer, 1, 12)
-        await peer.send(c.StoreOffset("app", "s", 3))
-        await passes(1)
-        await upload(server)
-        assert await _stored_offsets(store) == {b"app": 3}
-        segments = store.count("put_file")
-        await peer.send(c.StoreOffset("app", "s", end - 1))
-        await peer.send(c.StoreOffset("ahead", "s", end + 5))
-        await passes(1)
-        if lost:
-            store.fail(key=lost, after=True)
-        found = await upload(server, seconds=300)
-        assert found.streams[0].next_offset == end
-        assert await _stored_offsets(store) == {b"app": end - 1, b"ahead": end - 1}
-        assert store.count("put_file") == segments
-        await passes(60)
-        writes = store.count("put")
-        await upload(server)
-        assert store.count("put") == writes
-        assert len(orphans(store)) == (lost == ".tracking")
-        await publish(peer, end, 1)
-        await upload(server)
-        assert await _stored_offsets(store) == {b"app": end - 1, b"ahead": end + 5}
+async def test_offsets_of_consumers_are_stored_without_a_segment(
+    store: FakeStore, server: Harness, lost: str
+) -> None:
+    peer = await a_stream(server)
+    await peer.declare("s", 2, "once")
+    await peer.store([b"x" * 20], 77, publisher_id=2)
+    end = await publish(peer, 1, 12)
+    await peer.send(c.StoreOffset("app", "s", 3))
+    await passes(1)
+    await upload(server)
+    assert await _stored_offsets(store) == {b"app": 3}
+    segments = store.count("put_file")
+    await peer.send(c.StoreOffset("app", "s", end - 1))
+    await peer.send(c.StoreOffset("ahead", "s", end + 5))
+    await passes(1)
+    if lost:
+        store.fail(key=lost, after=True)
+    found = await upload(server, seconds=300)
+    assert found.streams[0].next_offset == end
+    assert await _stored_offsets(store) == {b"app": end - 1, b"ahead": end - 1}
+    assert store.count("put_file") == segments
+    await passes(60)
+    writes = store.count("put")
+    await upload(server)
+    assert store.count("put") == writes
+    assert len(orphans(store)) == (lost == ".tracking")
+    await publish(peer, end, 1)
+    await upload(server)
+    assert await _stored_offsets(store) == {b"app": end - 1, b"ahead": end + 5}

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies
 
 from segments.disk import OsDisk
 from segments.gaps import RESTORE_GAP
-from segments.store.object_names import WAL_FOLDER
+from segments.store.object_names import LOG_FOLDER, WAL_FOLDER
 from segments.store.object_store import TierError
 from segments.store.wal import Section, decode_slot
 from streamd.broker.streams.open_log import OpenLog
@@ -21,39 +21,20 @@ from streamd.broker.tier.wal import WalStream
 from streamd.operations.arguments import CONFIRM
 from streamd.server import StartError
 from streamd.wire.stream import ResponseCode, commands as c
-from tests.broker.tier.support import bodies, manifest_of, passes, tier_of, tiered
+from tests.broker.tier.support import (
+    all_of,
+    bodies,
+    confirmed_by_store,
+    copy_of,
+    elsewhere,
+    manifest_of,
+    passes,
+    slots,
+    tier_of,
+    tiered,
+)
 from tests.support.fake_store import Call, FakeStore, late_answers
-from tests.support.server import FIRST, OK, Harness, Peer
-
-STORE = {"stream_confirm": "store"}
-
-
-def _slots(store: FakeStore) -> list[str]:
-    return sorted(key for key in store.objects if key.startswith(WAL_FOLDER))
-
-
-def _copy(store: FakeStore) -> FakeStore:
-    """What another machine finds."""
-    return FakeStore(dict(store.objects), now_ms=store.now_ms)
-
-
-async def _publisher(server: Harness, name: str = "s", **arguments: str) -> Peer:
-    peer = await server.peer()
-    if name not in server.host.names():
-        await peer.create(name, **STORE, **arguments)
-    await peer.declare(name, reference="p")
-    return peer
-
-
-async def _all(server: Harness, name: str = "s") -> list[bytes]:
-    """All messages that a new consumer gets."""
-    peer = await server.peer()
-    await peer.subscribe(name, FIRST, credit=1_000)
-    found: list[bytes] = []
-    with trio.move_on_after(3):
-        while True:
-            found += (await peer.chunk()).bodies
-    return found
+from tests.support.server import FIRST, OK, Harness
 
 
 async def _sequence(server: Harness, name: str = "s") -> int:
@@ -71,86 +52,56 @@ def _reason(server: Harness) -> str:
 # -- confirming
 
 
-async def test_a_message_is_confirmed_and_shown_when_the_store_has_it(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        reader = await server.peer()
-        await reader.subscribe("s")
-        store.fail(key=WAL_FOLDER, times=-1)
-        await peer.publish([b"1"])
-        await peer.silence(5)
-        await reader.silence(5)
-        assert "cannot reach" in server.host.find("s").alarm
-        assert await (await server.peer()).code(c.DeclarePublisher, 1, "q", "s") != OK
-        store.heal()
-        assert await peer.confirmed(1) == [1]
-        assert await reader.bodies(1) == [b"1"]
-        assert not server.host.find("s").alarm
-        slot, _ = decode_slot(_slots(store)[0], store.objects[_slots(store)[0]].content)
-        assert [section.next_offset for section in slot.sections] == [1]
+async def test_a_message_is_confirmed_and_shown_when_the_store_has_it(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await confirmed_by_store(server)
+    reader = await server.consumer("s")
+    store.fail(key=WAL_FOLDER, times=-1)
+    await peer.publish([b"1"])
+    await peer.silence(5)
+    await reader.silence(5)
+    assert "cannot reach" in server.host.find("s").alarm
+    assert await (await server.peer()).code(c.DeclarePublisher, 1, "q", "s") != OK
+    store.heal()
+    assert await peer.confirmed(1) == [1]
+    assert await reader.bodies(1) == [b"1"]
+    assert not server.host.find("s").alarm
+    slot, _ = decode_slot(slots(store)[0], store.objects[slots(store)[0]].content)
+    assert [section.next_offset for section in slot.sections] == [1]
 
 
-async def test_other_streams_go_on_while_the_store_is_away(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.create("local")
-        await peer.declare("local", 2)
-        store.fail(times=-1)
-        await peer.publish([b"1"])
-        await peer.store([b"1"], publisher_id=2)
+async def test_other_streams_go_on_while_the_store_is_away(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await confirmed_by_store(server)
+    await peer.begin("local", 2)
+    store.fail(times=-1)
+    await peer.publish([b"1"])
+    await peer.store([b"1"], publisher_id=2)
 
 
-async def test_slots_are_confirmed_in_their_order(tmp_path: Path) -> None:
-    """A slot that is stored before an earlier one confirms nothing."""
-    store = FakeStore()
-    async with tiered(tmp_path, store, confirm_interval_ms=10) as server:
-        peer = await _publisher(server)
-        await peer.store([b"1"])
-        store.fail(key=f"{WAL_FOLDER}/1/{1:020d}", times=-1)
-        await peer.publish([b"2"], 2)
-        await passes(1)
-        await peer.publish([b"3"], 3)
-        await peer.silence(5)
-        assert len(_slots(store)) == 2
-        store.heal()
-        assert await peer.confirmed(2) == [2, 3]
-
-
-async def test_what_was_sent_twice_is_confirmed_with_the_first(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        await peer.publish([b"1"])
-        await passes(1)
-        await peer.publish([b"1"])
-        await peer.silence(5)
-        store.heal()
-        assert await peer.confirmed(2) == [1, 1]
-        await peer.publish([b"1"])
-        assert await peer.confirmed(1) == [1]
-        assert await _all(server) == [b"1"]
-
-
-@pytest.mark.parametrize("after", [False, True])
-async def test_an_answer_that_is_lost_is_found_out(tmp_path: Path, *, after: bool) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        for number in range(1, 5):
-            store.fail(name="create", key=WAL_FOLDER, after=after)
-            await peer.store([b"%d" % number], number)
-        assert await _all(server) == [b"1", b"2", b"3", b"4"]
-        assert len(_slots(store)) == 4
+async def test_what_was_sent_twice_is_confirmed_with_the_first(
+    store: FakeStore, server: Harness
+) -> None:
+    peer = await confirmed_by_store(server)
+    store.fail(key=WAL_FOLDER, times=-1)
+    await peer.publish([b"1"])
+    await passes(1)
+    await peer.publish([b"1"])
+    await peer.silence(5)
+    store.heal()
+    assert await peer.confirmed(2) == [1, 1]
+    await peer.publish([b"1"])
+    assert await peer.confirmed(1) == [1]
+    assert await all_of(server) == [b"1"]
 
 
 async def test_a_slot_that_went_elsewhere_confirms_nothing(tmp_path: Path) -> None:
     """A file system was not mounted for a moment: the slot is on the disk below it."""
     store, below = FakeStore(), FakeStore()
     async with tiered(tmp_path, store, tier="file:///mnt/tier") as server:
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         await peer.store([b"1"])
         right = store.objects
 
@@ -165,18 +116,18 @@ async def test_a_slot_that_went_elsewhere_confirms_nothing(tmp_path: Path) -> No
         store.before, store.after = unmount, mount
         await peer.store([b"2"], 2)
         assert len(below.objects) == 1
-        assert len(_slots(store)) == 2
+        assert len(slots(store)) == 2
 
 
 async def test_a_log_that_was_looked_for_elsewhere_has_not_ended(tmp_path: Path) -> None:
     """A file system was not mounted for a moment: below it there are no slots."""
     store, below = FakeStore(), FakeStore()
     async with tiered(tmp_path / "old", store, tier="file:///mnt/tier") as server:
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         for number in range(1, 4):
             await peer.store([b"%d" % number], number)
         right = store.objects
-        lost = _copy(store)
+        lost = copy_of(store)
     right, store = lost.objects, lost
     num_reads = 0
 
@@ -192,18 +143,15 @@ async def test_a_log_that_was_looked_for_elsewhere_has_not_ended(tmp_path: Path)
     assert below.objects
     num_reads = 20
     async with tiered(tmp_path / "new", store, tier="file:///mnt/tier", restore=True) as server:
-        assert await _all(server) == [b"1", b"2", b"3"]
+        assert await all_of(server) == [b"1", b"2", b"3"]
 
 
-async def test_no_request_is_made_when_nothing_waits(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        await passes(5)
-        before = store.count(name="create")
-        await passes(1_000)
-        assert store.count(name="create") == before
+async def test_no_request_is_made_when_nothing_waits(store: FakeStore, server: Harness) -> None:
+    await confirmed_by_store(server, frames=1)
+    await passes(5)
+    before = store.count(name="create")
+    await passes(1_000)
+    assert store.count(name="create") == before
 
 
 async def test_a_bug_stays_in_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +164,7 @@ async def test_a_bug_stays_in_its_stream(tmp_path: Path, monkeypatch: pytest.Mon
         return section(stream, taken)
 
     async with tiered(tmp_path, store) as server:
-        peer, other = await _publisher(server), await _publisher(server, "t")
+        peer, other = await confirmed_by_store(server), await confirmed_by_store(server, "t")
         await other.store([b"1"])
         monkeypatch.setattr(WalStream, "section", broken)
         await peer.publish([b"1"])
@@ -227,78 +175,68 @@ async def test_a_bug_stays_in_its_stream(tmp_path: Path, monkeypatch: pytest.Mon
         await other.publish([b"3"], 3)
         assert isinstance(await other.next(), c.PublishError)
         await peer.store([b"2"], 2)
-        assert tier_of(server).confirms.bytes_behind < 1_000
+        assert tier_of(server).confirms.bytes_behind == 0
 
 
-async def test_what_waits_is_counted(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        confirms = tier_of(server).confirms
-        for where in ("store", "local", "store"):
-            await server.host.settings.set_arguments("s", [(CONFIRM, where)])
-            for number in range(5):
-                store.fail(key=WAL_FOLDER, times=number)
-                await peer.store(bodies(0, 30), 1)
-                await peer.publish(bodies(0, 30), 31)
-                await peer.confirmed(30)
-        await passes(5)
-        assert confirms.bytes_behind == 0
+async def test_what_waits_is_counted(store: FakeStore, server: Harness) -> None:
+    peer = await confirmed_by_store(server)
+    confirms = tier_of(server).confirms
+    for where in ("store", "local", "store"):
+        await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+        for number in range(5):
+            store.fail(key=WAL_FOLDER, times=number)
+            await peer.store(bodies(0, 30), 1)
+            await peer.publish(bodies(0, 30), 31)
+            await peer.confirmed(30)
+    await passes(5)
+    assert confirms.bytes_behind == 0
 
 
 async def test_what_a_flush_has_written_is_counted_when_it_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush tells nobody of what it writes, and a slot may be made just then."""
-    async with tiered(tmp_path, FakeStore()) as server:
-        peer = await _publisher(server)
-        confirms = tier_of(server).confirms
-        with monkeypatch.context() as patch:
-            patch.setattr(OpenLog, "_write", lambda opened: opened.writer.write())
-            await peer.publish([b"1"])
-            await passes(0.1)
-            confirms.wants(*confirms._streams.values())
-            assert await peer.confirmed(1) == [1]
-        await peer.store([b"2"], 2)
-        assert confirms.bytes_behind == confirms._num_held == 0
+    peer = await confirmed_by_store(server)
+    confirms = tier_of(server).confirms
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenLog, "_write", lambda opened: opened.writer.write())
+        await peer.publish([b"1"])
+        await passes(0.1)
+        confirms.wants(*confirms._streams.values())
+        assert await peer.confirmed(1) == [1]
+    await peer.store([b"2"], 2)
+    assert confirms.bytes_behind == confirms._num_held == 0
 
 
+@pytest.mark.parametrize(
+    ("most", "count", "size", "least", "end"),
+    [(10_000, 100, 1_000, 0, 20), (200_000, 300, 1, 50, 120)],
+    ids=["large", "small"],
+)
 async def test_memory_is_bounded_while_the_store_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore,
+    server: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    count: int,
+    size: int,
+    least: int,
+    end: int,
 ) -> None:
-    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", 10_000)
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        for number in range(100):
-            await peer.publish([b"x" * 1_000], number + 1)
-            await passes(0.1)
-        log = server.host.find("s").log
-        assert log.next_offset < 20  # the rest is queued
-        store.heal()
-        assert len(await peer.confirmed(100)) == 100
-        assert log.committed_offset == 100
-
-
-async def test_small_chunks_count_for_what_they_take_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A message of a byte in a chunk of its own takes as much memory as one of two thousand."""
-    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", 200_000)
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        for number in range(300):
-            await peer.publish([b"x"], number + 1)
-            await passes(0.05)
-        log = server.host.find("s").log
-        assert 50 < log.next_offset < 120
-        store.heal()
-        assert len(await peer.confirmed(300)) == 300
-        assert not tier_of(server).confirms.is_behind
-        assert len(await _all(server)) == 300
+    """A message of a byte in a chunk of its own takes as much of it as one of two thousand."""
+    monkeypatch.setattr("streamd.broker.tier.wal._MOST_BEHIND", most)
+    peer = await confirmed_by_store(server)
+    store.fail(key=WAL_FOLDER, times=-1)
+    for number in range(count):
+        await peer.publish([b"x" * size], number + 1)
+        await passes(0.1)
+    log = server.host.find("s").log
+    assert least < log.next_offset < end  # the rest is queued
+    store.heal()
+    assert len(await peer.confirmed(count)) == count
+    assert log.committed_offset == count
+    assert not tier_of(server).confirms.is_behind
+    assert len(await all_of(server)) == count
 
 
 async def test_the_life_of_a_stream_that_only_the_log_has_is_on_the_device(
@@ -307,8 +245,8 @@ async def test_the_life_of_a_stream_that_only_the_log_has_is_on_the_device(
     """Without it, after a power failure, the log's messages would be another stream's."""
     store, synced = FakeStore(), []
     async with tiered(tmp_path / "old", store) as server:
-        await (await _publisher(server)).store([b"1"])
-        lost = _copy(store)
+        await (await confirmed_by_store(server)).store([b"1"])
+        lost = copy_of(store)
     sync = OsDisk.sync_folder
 
     def note(disk: OsDisk, folder: str) -> None:
@@ -318,22 +256,20 @@ async def test_the_life_of_a_stream_that_only_the_log_has_is_on_the_device(
     monkeypatch.setattr(OsDisk, "sync_folder", note)
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         assert ("s", True) in synced
-        assert await _all(server) == [b"1"]
+        assert await all_of(server) == [b"1"]
 
 
-async def test_a_large_backlog_goes_in_several_slots(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        store.fail(key=WAL_FOLDER, times=-1)
-        for number in range(12):
-            await peer.publish([b"x" * 900_000], number + 1)
-        await passes(1)
-        store.heal()
-        assert len(await peer.confirmed(12)) == 12
-        sizes = [len(store.objects[key].content) for key in _slots(store)]
-        assert len(sizes) > 1
-        assert max(sizes) < 6 << 20
+async def test_a_large_backlog_goes_in_several_slots(store: FakeStore, server: Harness) -> None:
+    peer = await confirmed_by_store(server)
+    store.fail(key=WAL_FOLDER, times=-1)
+    for number in range(12):
+        await peer.publish([b"x" * 900_000], number + 1)
+    await passes(1)
+    store.heal()
+    assert len(await peer.confirmed(12)) == 12
+    sizes = [len(store.objects[key].content) for key in slots(store)]
+    assert len(sizes) > 1
+    assert max(sizes) < 6 << 20
 
 
 # -- a machine that is lost
@@ -346,19 +282,17 @@ class _Moment(NamedTuple):
     num_confirmed: int
 
 
-async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(
-    tmp_path: Path,
-) -> None:
+async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(tmp_path: Path) -> None:
     store, moments, confirmed = FakeStore(), [], 0
 
     def note(call: Call) -> None:
         if call.name in ("create", "replace", "put", "delete", "put_file"):
-            moments.append(_Moment(_copy(store), confirmed))
+            moments.append(_Moment(copy_of(store), confirmed))
 
     async with tiered(tmp_path / "old", store, tier_roll_seconds=3) as server:
         await passes(5)
         store.after = note
-        peer = await _publisher(server, stream_max_segment_size_bytes="2000")
+        peer = await confirmed_by_store(server, stream_max_segment_size_bytes="2000")
         for first in range(0, 200, 20):
             await peer.store(bodies(first), first + 1)
             confirmed = first + 20
@@ -367,7 +301,7 @@ async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(
         await peer.store(bodies(200), 201)
         confirmed = 220
         store.after = lambda _call: None
-        moments.append(_Moment(_copy(store), confirmed))
+        moments.append(_Moment(copy_of(store), confirmed))
     has_shorter = False
     for number, moment in enumerate(moments):
         folder = tmp_path / f"new{number}"
@@ -375,13 +309,13 @@ async def test_whenever_the_machine_is_lost_all_that_was_confirmed_is_there(
             if "s" not in server.host.names():
                 assert not moment.num_confirmed
                 continue
-            found = await _all(server)
+            found = await all_of(server)
             assert len(found) >= moment.num_confirmed
             assert found == bodies(0, len(found))
             assert await _sequence(server) == len(found)
-            peer = await _publisher(server)
+            peer = await confirmed_by_store(server)
             await peer.store(bodies(len(found)), len(found) + 1)
-            assert await _all(server) == bodies(0, len(found) + 20)
+            assert await all_of(server) == bodies(0, len(found) + 20)
             has_shorter = has_shorter or f"{WAL_FOLDER}/1/{0:020d}" not in moment.store.objects
         shutil.rmtree(folder)
     assert has_shorter
@@ -392,11 +326,11 @@ async def test_machines_are_lost_one_after_the_other(tmp_path: Path) -> None:
     store, number = FakeStore(), 0
     for machine in range(5):
         async with tiered(tmp_path / f"{machine}", store, restore=machine > 0) as server:
-            assert (await _all(server) if machine else []) == bodies(0, number)
-            peer = await _publisher(server)
+            assert (await all_of(server) if machine else []) == bodies(0, number)
+            peer = await confirmed_by_store(server)
             await peer.store(bodies(number, 7), number + 1)
             number += 7
-            store = _copy(store)
+            store = copy_of(store)
 
 
 def _let_the_log_take_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,52 +343,43 @@ def _let_the_log_take_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_stream_that_the_catalog_does_not_know_is_as_it_was_declared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path / "old", store) as server:
-        await passes(5)
-        _let_the_log_take_no_rows(monkeypatch)
-        peer = await _publisher(server, max_age="7D")
-        await peer.store([b"1"])
-        lost = _copy(store)
+    await passes(5)
+    _let_the_log_take_no_rows(monkeypatch)
+    peer = await confirmed_by_store(server, max_age="7D")
+    await peer.store([b"1"])
     monkeypatch.undo()
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        row = server.host.row("s")
+    async with elsewhere(tmp_path, store) as new:
+        row = new.host.row("s")
         assert row.arguments["max-age"].seconds == 7 * 86_400
         assert row.arguments[CONFIRM] == "store"
-        assert await _all(server) == [b"1"]
-        assert server.host.find("s").log.next_offset == 1 + 2 * RESTORE_GAP
+        assert await all_of(new) == [b"1"]
+        assert new.host.find("s").log.next_offset == 1 + 2 * RESTORE_GAP
 
 
 async def test_settings_are_those_of_the_latest_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The catalog does not know the stream, and the manifest is from before they were changed."""
-    store = FakeStore()
-    async with tiered(tmp_path / "old", store) as server:
-        await passes(5)
-        _let_the_log_take_no_rows(monkeypatch)
-        peer = await _publisher(server, max_age="7D")
-        await peer.store([b"1"])
-        await tier_of(server).confirms.shorten()
-        await server.host.settings.set_arguments("s", [("max-age", "9D")])
-        await peer.store([b"2"], 2)
-        lost = _copy(store)
+    await passes(5)
+    _let_the_log_take_no_rows(monkeypatch)
+    peer = await confirmed_by_store(server, max_age="7D")
+    await peer.store([b"1"])
+    await tier_of(server).confirms.shorten()
+    await server.host.settings.set_arguments("s", [("max-age", "9D")])
+    await peer.store([b"2"], 2)
     monkeypatch.undo()
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        row = server.host.row("s")
+    async with elsewhere(tmp_path, store) as new:
+        row = new.host.row("s")
         assert row.arguments["max-age"].seconds == 7 * 86_400
         assert row.effective["max-age"].seconds == 9 * 86_400
 
 
-async def test_offsets_are_as_they_were_answered(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_offsets_are_as_they_were_answered(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        reader = await server.peer()
-        await reader.subscribe("s")
+        peer = await confirmed_by_store(server, frames=1)
+        reader = await server.consumer("s")
         for name, offset in (("a", 3), ("b", 5), ("a", 7), ("gone", 1)):
             await reader.send(c.StoreOffset(name, "s", offset))
         answer = await reader.ask(c.QueryOffset, "a", "s")
@@ -463,84 +388,60 @@ async def test_offsets_are_as_they_were_answered(tmp_path: Path) -> None:
         async with stream.opened():
             await stream.set_offset("set", 9)
             assert await stream.delete_offset("gone")
-        lost = _copy(store)
+        lost = copy_of(store)
     async with tiered(tmp_path / "new", lost, restore=True) as server:
         peer = await server.peer()
         found = [await peer.ask(c.QueryOffset, name, "s") for name in ("a", "b", "set", "gone")]
         assert [answer.offset for answer in found[:3]] == [7, 5, 9]
         assert found[3].code == ResponseCode.NO_OFFSET
         await tier_of(server).confirms.shorten()  # of the earlier log
-        again = _copy(lost)
-        assert not [key for key in _slots(again) if "/1/" in key][1:]
+        again = copy_of(lost)
+        assert not [key for key in slots(again) if "/1/" in key][1:]
     async with tiered(tmp_path / "third", again, restore=True) as server:
         peer = await server.peer()
         assert (await peer.ask(c.QueryOffset, "set", "s")).offset == 9
 
 
 async def test_an_opening_that_fails_loses_no_offset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        stream = server.host.find("s")
-        async with stream.opened():
-            await stream.set_offset("a", 9)
-        lost = _copy(store)
+    peer = await confirmed_by_store(server, frames=1)
+    stream = server.host.find("s")
+    async with stream.opened():
+        await stream.set_offset("a", 9)
     patience = "streamd.broker.tier.tier._CATCH_UP_SECONDS"
     monkeypatch.setattr(patience, 0)
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        peer = await server.peer()
+    async with elsewhere(tmp_path, store) as new:
+        peer = await new.peer()
         assert (await peer.ask(c.QueryOffset, "a", "s")).code == ResponseCode.STREAM_NOT_AVAILABLE
         monkeypatch.setattr(patience, 10)
         await passes(10)
         assert (await peer.ask(c.QueryOffset, "a", "s")).offset == 9
 
 
-async def test_an_offset_is_answered_when_the_store_has_it(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
-        store.fail(key=WAL_FOLDER, times=-1)
-        reader = await server.peer()
-        await reader.subscribe("s")
-        await reader.send(c.StoreOffset("a", "s", 3))
-        with trio.move_on_after(5) as waited:
-            await reader.ask(c.QueryOffset, "a", "s")
-        assert waited.cancelled_caught
-        store.heal()
-        answer = await (await server.peer()).ask(c.QueryOffset, "a", "s")
-        assert answer.offset == 3
-
-
-async def test_a_stream_that_was_deleted_stays_so(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_stream_that_was_deleted_stays_so(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
+        peer = await confirmed_by_store(server, frames=1)
         assert await peer.code(c.Delete, "s") == OK
         await passes(5)
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         await peer.store([b"another"])
-        lost = _copy(store)
+        lost = copy_of(store)
         assert await peer.code(c.Delete, "s") == OK
         await passes(5)
     async with tiered(tmp_path / "new", lost, restore=True) as server:
-        assert await _all(server) == [b"another"]
-    async with tiered(tmp_path / "none", _copy(store), restore=True) as server:
+        assert await all_of(server) == [b"another"]
+    async with tiered(tmp_path / "none", copy_of(store), restore=True) as server:
         assert server.host.names() == []
 
 
 # -- a start on the same disk
 
 
-async def test_what_the_disk_has_lost_is_put_back(tmp_path: Path) -> None:
+async def test_what_the_disk_has_lost_is_put_back(tmp_path: Path, store: FakeStore) -> None:
     """A power failure takes any part of what was not flushed; the tier has it."""
-    store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         for first in range(0, 100, 20):
             await peer.store(bodies(first), first + 1)
         shutil.copytree(tmp_path / "old", tmp_path / "copy")
@@ -553,42 +454,19 @@ async def test_what_the_disk_has_lost_is_put_back(tmp_path: Path) -> None:
         found.write_bytes(content[:size])
         for other in found.parent.glob("checkpoint"):
             other.unlink()  # it was written before
-        async with tiered(folder, _copy(store)) as server:
-            assert await _all(server) == bodies(0, 100)
+        async with tiered(folder, copy_of(store)) as server:
+            assert await all_of(server) == bodies(0, 100)
             assert await _sequence(server) == 100
-            peer = await _publisher(server)
+            peer = await confirmed_by_store(server)
             await peer.store(bodies(100), 101)
-            assert await _all(server) == bodies(0, 120)
-
-
-async def test_what_only_the_disk_has_is_stored_before_anybody_sees_it(tmp_path: Path) -> None:
-    """It was written, and never confirmed: a machine may still take it away."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store([b"1"])
-        store.fail(key=WAL_FOLDER, times=-1)
-        await peer.publish([b"2"], 2)
-        await passes(1)
-    store.heal()
-    store.fail(key=f"{WAL_FOLDER}/2", times=-1)
-    async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        with trio.move_on_after(60):
-            assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
-        store.heal()
-        await passes(10)
-        assert await _all(server) == [b"1", b"2"]
-        lost = _copy(store)
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        assert await _all(server) == [b"1", b"2"]
+            assert await all_of(server) == bodies(0, 120)
 
 
 async def test_a_start_reads_the_log_before_it_opens_a_stream(tmp_path: Path) -> None:
     """While the store is away the stream is not available, and says why."""
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         await peer.store([b"1"])
     store.fail(times=-1)
     async with tiered(tmp_path, store) as server:
@@ -597,18 +475,18 @@ async def test_a_start_reads_the_log_before_it_opens_a_stream(tmp_path: Path) ->
         assert "cannot reach" in _reason(server)
         store.heal()
         await passes(60)
-        assert await _all(server) == [b"1"]
+        assert await all_of(server) == [b"1"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_slot_that_is_damaged_is_not_the_end(tmp_path: Path, number: int) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
+        peer = await confirmed_by_store(server)
         for first in range(0, 60, 20):
             await peer.store(bodies(first), first + 1)
             await passes(1)
-    key = _slots(store)[number]
+    key = slots(store)[number]
     before = store.objects[key]
     store.flip(key, len(before.content) - 5)
     async with tiered(tmp_path, store) as server:
@@ -617,15 +495,13 @@ async def test_a_slot_that_is_damaged_is_not_the_end(tmp_path: Path, number: int
         assert key in _reason(server)
         store.objects[key] = before
         await passes(100)
-        assert await _all(server) == bodies(0, 60)
+        assert await all_of(server) == bodies(0, 60)
 
 
-async def test_files_of_another_time_are_not_gone_on_from(tmp_path: Path) -> None:
+async def test_files_of_another_time_are_not_gone_on_from(tmp_path: Path, store: FakeStore) -> None:
     """A backup was put there, and the log has been shortened since: messages are missing."""
-    store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0), 1)
+        peer = await confirmed_by_store(server, frames=1)
         shutil.copytree(tmp_path / "old", tmp_path / "backup")
         await peer.store(bodies(20), 21)
         await tier_of(server).confirms.shorten()
@@ -644,8 +520,7 @@ async def test_a_server_that_was_taken_over_confirms_nothing(tmp_path: Path) -> 
     for number in range(6):
         store, folder = FakeStore(), tmp_path / f"{number}"
         async with tiered(folder / "old", store) as old:
-            peer = await _publisher(old)
-            await peer.store(bodies(0))
+            peer = await confirmed_by_store(old, frames=1)
             with late_answers(store):
                 count = 0
 
@@ -660,7 +535,7 @@ async def test_a_server_that_was_taken_over_confirms_nothing(tmp_path: Path) -> 
                     await passes(1)
                 store.seconds = lambda _call: 0.0
                 async with tiered(folder / "new", store, restore=True) as new:
-                    found = await _all(new)
+                    found = await all_of(new)
                     told = [one for one in peer.unasked if isinstance(one, c.PublishConfirm)]
                     with trio.move_on_after(200):
                         while True:
@@ -670,15 +545,14 @@ async def test_a_server_that_was_taken_over_confirms_nothing(tmp_path: Path) -> 
                     assert found == bodies(0, len(found))
 
 
-async def test_a_fence_is_never_deleted(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_fence_is_never_deleted(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store) as server:
-        await (await _publisher(server)).store(bodies(0))
+        await confirmed_by_store(server, frames=1)
     async with tiered(tmp_path, store) as server:
         await passes(30)
-        await (await _publisher(server)).store(bodies(20), 21)
+        await (await confirmed_by_store(server)).store(bodies(20), 21)
         await tier_of(server).confirms.shorten()
-        (key,) = _slots(store)
+        (key,) = slots(store)
         slot, _ = decode_slot(key, store.objects[key].content)
         assert slot.is_fence
         assert (slot.epoch, slot.slot) == (1, 1)
@@ -693,69 +567,48 @@ async def test_what_was_declared_is_there_when_that_was_answered(tmp_path: Path)
         peer = await server.peer()
         for number in range(3):
             await peer.create(f"s{number}")
-            lost = _copy(store)
+            lost = copy_of(store)
             async with tiered(tmp_path / f"{number}", lost, restore=True) as new:
                 assert new.host.names() == [f"s{known}" for known in range(number + 1)]
 
 
-async def test_many_changes_have_few_copies(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_many_changes_have_few_copies(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store, confirm="store") as server:
         await passes(5)
         with late_answers(store):
             store.seconds = lambda _call: 0.05
-            before = store.count(name="put")
+            before = store.count("create", LOG_FOLDER)
             async with trio.open_nursery() as nursery:
                 for number in range(50):
                     nursery.start_soon((await server.peer()).create, f"s{number}")
-        assert store.count(name="put") - before < 10
-
-
-async def test_what_the_tier_does_not_get_is_said(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path, store, confirm="store") as server:
-        await passes(5)
-        store.fail(times=-1)
-        peer = await server.peer()
-        assert await peer.code(c.Create, "s", ()) != OK
-        assert server.host.names() == ["s"]
-        store.heal()
-        await passes(60)
-        async with tiered(tmp_path / "new", _copy(store), restore=True) as new:
-            assert new.host.names() == ["s"]
+        assert 0 < store.count("create", LOG_FOLDER) - before < 10
 
 
 # -- changes
 
 
-async def test_confirming_is_changed_while_it_runs(tmp_path: Path) -> None:
+async def test_confirming_is_changed_while_it_runs(
+    tmp_path: Path, store: FakeStore, server: Harness
+) -> None:
     """Each time all that was confirmed under the new rule is where that says."""
-    store = FakeStore()
     number = 0
-    async with tiered(tmp_path / "old", store) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", reference="p")
-        for where in ("store", "local", "store", "local", "store"):
-            await peer.publish(bodies(number, 3), number + 1)
-            await server.host.settings.set_arguments("s", [(CONFIRM, where)])
-            await peer.publish(bodies(number + 3, 3), number + 4)
-            await peer.confirmed(6)
-            number += 6
-            await passes(1)
-        await peer.store(bodies(number, 1), number + 1)
-        lost = _copy(store)
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        assert await _all(server) == bodies(0, number + 1)
+    peer = await server.publisher("s", is_new=True, reference="p")
+    for where in ("store", "local", "store", "local", "store"):
+        await peer.publish(bodies(number, 3), number + 1)
+        await server.host.settings.set_arguments("s", [(CONFIRM, where)])
+        await peer.publish(bodies(number + 3, 3), number + 4)
+        await peer.confirmed(6)
+        number += 6
+        await passes(1)
+    await peer.store(bodies(number, 1), number + 1)
+    async with elsewhere(tmp_path, store) as new:
+        assert await all_of(new) == bodies(0, number + 1)
 
 
-async def test_offsets_go_along_with_changes(tmp_path: Path) -> None:
+async def test_offsets_go_along_with_changes(tmp_path: Path, store: FakeStore) -> None:
     """Those that this machine alone had are stored; later ones of its own are not undone."""
-    store = FakeStore()
     async with tiered(tmp_path / "old", store) as server:
-        peer = await server.peer()
-        await peer.create("s")
-        await peer.declare("s", reference="p")
+        peer = await server.publisher("s", is_new=True, reference="p")
         await peer.store(bodies(0))
         stream = server.host.find("s")
         async with stream.opened():
@@ -763,7 +616,7 @@ async def test_offsets_go_along_with_changes(tmp_path: Path) -> None:
             await server.host.settings.set_arguments("s", [(CONFIRM, "store")])
             await peer.store(bodies(20), 21)
             await stream.set_offset("b", 4)
-            lost = _copy(store)
+            lost = copy_of(store)
             await server.host.settings.set_arguments("s", [(CONFIRM, "local")])
             await peer.store(bodies(40), 41)
             await stream.set_offset("b", 44)
@@ -781,46 +634,44 @@ async def test_a_stream_that_was_confirmed_by_the_store_needs_its_log(tmp_path: 
     """It confirms on its own now; what was confirmed before may be in the store alone."""
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        peer = await _publisher(server)
-        await peer.store(bodies(0))
+        await confirmed_by_store(server, frames=1)
         await server.host.settings.set_arguments("s", [(CONFIRM, "local")])
         shutil.copytree(tmp_path, f"{tmp_path}-copy")
     (segment,) = Path(f"{tmp_path}-copy").glob("streams/*/*/*.segment")
     segment.write_bytes(segment.read_bytes()[:30])
     (segment.parent / "checkpoint").unlink(missing_ok=True)
     async with tiered(Path(f"{tmp_path}-copy"), store) as server:
-        assert await _all(server) == bodies(0)
+        assert await all_of(server) == bodies(0)
 
 
 async def test_without_a_tier_such_a_stream_is_not_available(tmp_path: Path) -> None:
     store = FakeStore()
     async with tiered(tmp_path, store) as server:
-        await (await _publisher(server)).store([b"1"])
+        await (await confirmed_by_store(server)).store([b"1"])
     async with tiered(tmp_path, store, tier="") as server:
         peer = await server.peer()
         assert await peer.code(c.Subscribe, 1, "s", FIRST, 1, ()) != OK
         assert "--tier" in _reason(server)
 
 
-async def test_the_log_is_shortened_and_what_is_left_is_enough(tmp_path: Path) -> None:
-    store = FakeStore()
-    async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server)
-        other = await _publisher(server, "t")
-        await other.store(bodies(0, 3))
-        for first in range(0, 100, 20):
-            await peer.store(bodies(first), first + 1)
-            await passes(1)
-        await tier_of(server).confirms.shorten()
-        assert _slots(store) == []
-        assert manifest_of(store, "s").next_offset == 100
-        assert manifest_of(store, "t").next_offset == 3
-        await peer.store(bodies(100), 101)
-        assert len(_slots(store)) == 1
-        lost = _copy(store)
-    async with tiered(tmp_path / "new", lost, restore=True) as server:
-        assert await _all(server) == bodies(0, 120)
-        assert await _all(server, "t") == bodies(0, 3)
+async def test_the_log_is_shortened_and_what_is_left_is_enough(
+    tmp_path: Path, store: FakeStore, server: Harness
+) -> None:
+    peer = await confirmed_by_store(server)
+    other = await confirmed_by_store(server, "t")
+    await other.store(bodies(0, 3))
+    for first in range(0, 100, 20):
+        await peer.store(bodies(first), first + 1)
+        await passes(1)
+    await tier_of(server).confirms.shorten()
+    assert slots(store) == []
+    assert manifest_of(store, "s").next_offset == 100
+    assert manifest_of(store, "t").next_offset == 3
+    await peer.store(bodies(100), 101)
+    assert len(slots(store)) == 1
+    async with elsewhere(tmp_path, store) as new:
+        assert await all_of(new) == bodies(0, 120)
+        assert await all_of(new, "t") == bodies(0, 3)
 
 
 async def test_the_log_is_shortened_as_segments_are_stored(
@@ -830,18 +681,18 @@ async def test_the_log_is_shortened_as_segments_are_stored(
     monkeypatch.setattr("streamd.broker.tier.wal._LOOK_BYTES", 10_000)
     store, most = FakeStore(), 0
     async with tiered(tmp_path / "old", store) as server:
-        peer = await _publisher(server, stream_max_segment_size_bytes="20000")
+        peer = await confirmed_by_store(server, stream_max_segment_size_bytes="20000")
         stream = server.host.find("s")
         async with stream.opened():
             for number in range(60):
                 await peer.store([b"x" * 1_000] * 4, number * 4 + 1)
                 await stream.set_offset("a", number * 4)
                 await passes(15)
-                most = max(most, len(_slots(store)))
+                most = max(most, len(slots(store)))
                 if number % 20 == 19:
-                    lost = _copy(store)
+                    lost = copy_of(store)
                     async with tiered(tmp_path / f"{number}", lost, restore=True) as new:
-                        assert len(await _all(new)) == (number + 1) * 4
+                        assert len(await all_of(new)) == (number + 1) * 4
                         asking = await new.peer()
                         answer = await asking.ask(c.QueryOffset, "a", "s")
                         assert answer.offset == number * 4
@@ -864,12 +715,12 @@ def test_whatever_the_store_does_what_was_confirmed_is_there(
         while pending:
             async with tiered(folder / f"{machine}", store, restore=machine > 0) as server:
                 if "s" in server.host.names():
-                    found = await _all(server)
+                    found = await all_of(server)
                     assert found == bodies(0, len(found))
                     assert len(found) >= number
                     number = len(found)
                 assert "s" in server.host.names() or not number
-                peer = await _publisher(server)
+                peer = await confirmed_by_store(server)
                 while pending:
                     step = pending.pop()
                     if step == 0:
@@ -878,7 +729,7 @@ def test_whatever_the_store_does_what_was_confirmed_is_there(
                         with suppress(TierError):
                             await tier_of(server).confirms.shorten()
                     elif step == 2:
-                        store, machine = _copy(store), machine + 1
+                        store, machine = copy_of(store), machine + 1
                         break
                     else:
                         count = random.randrange(1, 30)

@@ -6,7 +6,7 @@ import pytest
 
 from segments.recovery import tail
 from segments.store.wal import Section
-from streamd.broker.tier.wal import StoreConfirms, WalStream
+from streamd.broker.tier.wal import WalStream
 from tests.broker.tier.wal_model import SETUPS, explore
 
 _RUNS = 60
@@ -17,19 +17,6 @@ def test_promises_hold(name: str) -> None:
     found = explore(SETUPS[name], runs=_RUNS)
     assert not found.loss
     assert found.states > _RUNS
-
-
-def test_a_confirm_that_does_not_wait_for_the_slot_before_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    settle = StoreConfirms._settle
-
-    def at_once(confirms: StoreConfirms, size: int) -> None:
-        confirms._sent.extendleft([one for one in confirms._sent if one.is_stored])
-        settle(confirms, size)
-
-    monkeypatch.setattr(StoreConfirms, "_settle", at_once)
-    assert "were shown" in explore(SETUPS["lost"], runs=_RUNS).loss
 
 
 def test_a_hole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

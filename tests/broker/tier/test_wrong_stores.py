@@ -7,26 +7,27 @@ import pytest
 import trio
 
 from segments.store.cluster import Root, decode_root
-from segments.store.metadata_log import look
 from segments.store.object_names import CLUSTER
 from streamd.broker.tier.identity import IDENTITY_FILE
 from streamd.broker.tier.ownership import BEGIN_FILE
 from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
-from streamd.server import StartError
 from tests.broker.tier.support import (
     A_FRAME,
+    a_stream,
+    all_of,
     bodies,
+    held_of,
     manifest_of,
     passes,
     publish,
+    stored,
     tier_of,
     tiered,
 )
 from tests.support.fake_store import WRITES, Call, FakeStore, Kept
-from tests.support.server import FIRST, Harness, harness
+from tests.support.server import FIRST, Harness, Peer
 
-_STREAM = {"stream_max_segment_size_bytes": "2000", "stream_local_max_length_bytes": "0"}
 _END = 20 * A_FRAME
 
 
@@ -57,36 +58,23 @@ class ChangingStore(FakeStore):
         self.right, self.objects = self.objects, objects
 
 
-async def _stored(folder: Path, store: FakeStore, name: str = "s") -> dict[str, Kept]:
+async def _stored(folder: Path, store: FakeStore) -> dict[str, Kept]:
     """What is in a store after a server has stored most of a stream."""
     async with tiered(folder, store) as server:
-        peer = await server.peer()
-        await peer.create(name, **_STREAM)
-        await peer.declare(name, reference="p")
-        await publish(peer, 0, 20)
-        await passes(5)
-        assert server.host.find(name).log.segments.shown[0].cold is not None
+        await stored(server, 20, stream_local_max_length_bytes="0")
+        assert server.host.find("s").log.segments.shown[0].cold is not None
     return dict(store.objects)
 
 
-async def _reads_all(server: Harness, end: int = _END) -> None:
-    reader = await server.peer()
-    await reader.subscribe("s", FIRST, credit=1_000)
-    assert await reader.bodies(end) == bodies(0, end)
-
-
 async def test_an_empty_store_is_waited_on_and_never_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: FakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = FakeStore()
     right = await _stored(tmp_path, store)
     tier = _tier_in(right)
     store.objects = {}
     async with tiered(tmp_path, store) as server:
-        reader = await server.peer()
-        await reader.subscribe("s", FIRST, credit=1_000)
-        peer = await server.peer()
-        await peer.declare("s", reference="p")
+        reader = await server.consumer("s", FIRST, credit=1_000)
+        peer = await server.publisher("s", reference="p")
         end = await publish(peer, _END, 20)  # publishing goes on
         await passes(300)
         assert tier_of(server).ownership.state is TierState.AWAY
@@ -113,10 +101,7 @@ async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> 
     store = FakeStore()
     old = await _stored(tmp_path, store)
     async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.create("t", stream_max_segment_size_bytes="2000")
-        await peer.declare("t")
-        await publish(peer, 0, 20)
+        await publish(await a_stream(server, "t"), 0, 20)
         await passes(10)
         old = dict(store.objects)
     store.objects = {}
@@ -130,8 +115,7 @@ async def test_an_empty_tier_is_begun_where_somebody_says_so(tmp_path: Path) -> 
         assert json.loads((tmp_path / IDENTITY_FILE).read_text())["tier"] == tier
         assert manifest_of(store, "t").next_offset >= 15 * A_FRAME
         assert not [key for key in store.objects if "/s~" in key]
-        reader = await server.peer()
-        await reader.subscribe("s", FIRST, credit=1_000)
+        reader = await server.consumer("s", FIRST, credit=1_000)
         with trio.move_on_after(600) as limit:
             await reader.chunk()
         assert limit.cancelled_caught
@@ -152,7 +136,7 @@ async def test_another_tier_fences_nobody(tmp_path: Path) -> None:
         store.objects = dict(right)
         await passes(90)
         assert tier_of(server).ownership.state is TierState.OK
-        await _reads_all(server)
+        assert await all_of(server) == bodies(0, _END)
         store.objects = dict(another)
         await passes(100)
         assert tier_of(server).ownership.state is TierState.AWAY
@@ -179,9 +163,8 @@ async def test_an_older_state_of_the_tier_fences_nobody(tmp_path: Path, seconds:
         assert tier_of(server).ownership.state is TierState.OK
 
 
-async def test_a_data_folder_of_an_earlier_version(tmp_path: Path) -> None:
+async def test_a_data_folder_of_an_earlier_version(tmp_path: Path, store: FakeStore) -> None:
     """It says no id, and neither does its tier; its streams say that there was one."""
-    store = FakeStore()
     await _stored(tmp_path, store)
     path = tmp_path / IDENTITY_FILE
     known = json.loads(path.read_text())
@@ -194,7 +177,7 @@ async def test_a_data_folder_of_an_earlier_version(tmp_path: Path) -> None:
         store.objects = right
         await passes(90)
         assert tier_of(server).ownership.state is TierState.OK
-        await _reads_all(server)
+        assert await all_of(server) == bodies(0, _END)
     assert json.loads(path.read_text())["tier"] == known["tier"]
 
 
@@ -210,39 +193,30 @@ async def test_a_new_server_does_not_begin_among_streams_of_others(tmp_path: Pat
 
 
 async def test_a_segment_leaves_the_disk_when_the_store_has_it_then(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: FakeStore, server: Harness, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the store has lost since it was stored is uploaded again first."""
-    store = FakeStore()
-    async with tiered(tmp_path, store) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
-        await publish(peer, 0, 20)
-        await passes(5)
-        lost = manifest_of(store, "s").segments[1]
-        key = lost.key(manifest_of(store, "s").stream, ".index")
-        del store.objects[key]
-        await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
-        await passes(30)
-        assert server.host.find("s").log.segments.shown[1].cold is not None
-        again = manifest_of(store, "s").segments[1]
-        assert again.base_offset == lost.base_offset
-        assert again.uid != lost.uid
-        assert "does not have all objects of the segment from offset" in caplog.text
-        assert manifest_of(store, "s").keys() <= store.objects.keys()
-        server.server.broker.fetcher.cache.max_bytes = 0
-        await _reads_all(server)
+    await peer.begin("s", stream_max_segment_size_bytes="2000")
+    await publish(peer, 0, 20)
+    await passes(5)
+    lost = manifest_of(store, "s").segments[1]
+    key = lost.key(manifest_of(store, "s").stream, ".index")
+    del store.objects[key]
+    await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
+    await passes(30)
+    assert server.host.find("s").log.segments.shown[1].cold is not None
+    again = manifest_of(store, "s").segments[1]
+    assert again.base_offset == lost.base_offset
+    assert again.uid != lost.uid
+    assert "does not have all objects of the segment from offset" in caplog.text
+    assert manifest_of(store, "s").keys() <= store.objects.keys()
+    server.server.broker.fetcher.cache.max_bytes = 0
+    assert await all_of(server) == bodies(0, _END)
 
 
-async def test_a_store_that_was_copied_has_other_etags(tmp_path: Path) -> None:
-    store = FakeStore()
+async def test_a_store_that_was_copied_has_other_etags(tmp_path: Path, store: FakeStore) -> None:
     async with tiered(tmp_path, store, tier_roll_seconds=100) as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
-        await publish(peer, 0, 20)
-        await passes(5)
+        await stored(server, 20)
         key = manifest_of(store, "s").stream.manifest
         store.objects[key] = Kept(store.objects[key].content, "another", 0)
         await server.host.settings.set_arguments("s", [("stream-local-max-length-bytes", "0")])
@@ -261,8 +235,7 @@ async def test_a_manifest_older_than_its_copy_is_left_alone(tmp_path: Path) -> N
         if first == 2 * _END:
             newest, store.objects[key] = store.objects[key], older
         async with tiered(tmp_path, store) as server:
-            peer = await server.peer()
-            await peer.declare("s", reference="p")
+            peer = await server.publisher("s", reference="p")
             await publish(peer, first, 20)
             await passes(60)
         assert (store.objects[key] is older) == (first == 2 * _END)
@@ -282,10 +255,7 @@ async def test_a_first_manifest_names_what_its_store_has(tmp_path: Path) -> None
     async with tiered(tmp_path, store) as server:
         await tier_of(server).ownership.taken()
         store.before = changes
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
-        await publish(peer, 0, 20)
+        await publish(await a_stream(server), 0, 20)
         await passes(30)
         assert store.objects is not store.right
         store.is_right()
@@ -310,28 +280,11 @@ async def test_what_went_into_another_store_is_written_again(tmp_path: Path, par
 
     store.before, store.after = changes, changes_back
     async with tiered(tmp_path, store, tier="file:///bucket") as server:
-        peer = await server.peer()
-        await peer.create("s", stream_max_segment_size_bytes="2000")
-        await peer.declare("s")
-        await publish(peer, 0, 20)
+        await publish(await a_stream(server), 0, 20)
         await tier_of(server).upload(Name("/"), [], 90)
         manifest = manifest_of(store, "s")
         assert gone
         assert manifest.next_offset == _END
         assert manifest.keys() <= store.objects.keys()
-        held = look(store)
-        assert held is not None
+        held = held_of(store)
         assert held.key in store.objects
-
-
-async def test_a_folder_with_streams_and_no_catalog(tmp_path: Path) -> None:
-    async with harness(tmp_path) as server:
-        await (await server.peer()).create("s")
-        async with server.host.find("s").opened():
-            pass
-    for path in tmp_path.glob("catalog.sqlite*"):
-        path.unlink()
-    with pytest.raises(StartError, match="has streams and no catalog"):
-        async with harness(tmp_path):
-            pass
-    assert not list(tmp_path.glob("orphans"))
