@@ -618,9 +618,6 @@ class Tier:
             await self._within("the last look of a server that only reads", self._read_all)
         told.unstored, told.removed = self.store.unstored, self.store.removed
         told.lost = self.store.lost
-        left = tuple(f"{m.folder}/" for n, m in self.store.manifests().items() if n in self._left)
-        objects = self.store.objects.items()
-        told.objects = {key: kept for key, kept in objects if not key.startswith(left)}
         self._world.witness.faults += told.judge()
 
     async def _within(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -653,14 +650,26 @@ class Tier:
                 await trio.sleep(_ANSWERED)
                 told.status, *told.rows = await client.tier_report("tier.status")
                 told.named = self._named()
+            logs = None
             # A slot that was under way behind the end of a log is left when that is shortened.
-            await client.tier_report("tier.gc", dry_run="false")
+            while logs != (logs := self._logs()):
+                await client.tier_report("tier.gc", dry_run="false")
+            self._take_stock()
             if self._messages is not None:
                 with suppress(NoOffset):
                     told.has_offset = await client.query_offset(STREAM, "app")
 
         await trio.sleep(5)  # what is to be removed is
         await self._world.repeat("last reports", work)
+
+    def _logs(self) -> object:
+        cluster = read_cluster(self.store.right)
+        return None if cluster is None else cluster["wals"]
+
+    def _take_stock(self) -> None:
+        manifests, objects = self.store.manifests(), self.store.objects
+        left = tuple(f"{one.folder}/" for name, one in manifests.items() if name in self._left)
+        self.told.objects = {key: kept for key, kept in objects.items() if not key.startswith(left)}
 
     def _named(self) -> dict[str, Manifest]:
         return {n: one for n, one in self.store.manifests().items() if n not in self._left}
