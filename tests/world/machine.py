@@ -95,11 +95,10 @@ class Machine:
         """Do not, if it has not happened yet."""
         self._left = 0
 
-    def pause(self) -> trio.Event:
-        """As SIGSTOP, until the event is set."""
+    def pause(self) -> None:
+        """As SIGSTOP."""
         if self.goes_on is None:
             self.goes_on = trio.Event()
-        return self.goes_on
 
     def go_on(self) -> None:
         """It does."""

@@ -53,6 +53,7 @@ class Nodes:
         self._shared = SharedStore(world, _BOXES.values(), confirms=True)
         self._troubled_at = -_TROUBLED_SECONDS
         self._publishing: set[str] = set()
+        self._declared: dict[str, bool] = {}  # streams, whether they are there or are gone
         settings: dict[str, Any] = {
             "confirm": "store",
             "flush": world.witness.flushes,
@@ -129,7 +130,7 @@ class Nodes:
 
     def programs(self) -> dict[str, Program]:
         lives = self._lives
-        found: dict[str, Program] = {"lives": lives.live}
+        found: dict[str, Program] = {"lives": lives.live, "declare": self._declare}
         for who in ("read t", "read t too"):
             found[who] = partial(lives.read, who, "", is_at_once=False)
         for name in _STREAMS:
@@ -174,6 +175,31 @@ class Nodes:
 
     async def _publish_there(self, reach: peers.Reach) -> None:
         await peers.publish_named(self._world, MESSAGES, "at the leader", message_of, 0, reach)
+
+    async def _declare(self) -> None:
+        """Streams that are there for all once that is answered, and some that are gone."""
+        world, chance, number = self._world, self._world.chance_of("declare"), 0
+
+        async def work(client: Client) -> None:
+            nonlocal number
+            while not world.is_ending:
+                number += 1
+                name = f"x{number}"
+                locator = chance.choice(("balanced", "client-local"))
+                await client.create(name, arguments={"queue-leader-locator": locator})
+                self._declared[name] = True
+                if chance.random() < 0.5:
+                    async with client.producer(name) as producer:
+                        await producer.send(Message(b"x"))
+                if chance.random() < 0.5:
+                    del self._declared[name]  # while that is not answered, nobody knows
+                    await client.delete(name)
+                    self._declared[name] = False
+                    if await client.exists(name):
+                        world.witness.faults.append(f"{name} was deleted, and is there")
+                await trio.sleep(chance.choice(_WAITS))
+
+        await world.repeat("declare", work)
 
     async def _publish(self, stream: str) -> None:
         """Publish numbered messages to a stream of its own."""
@@ -221,11 +247,17 @@ class Nodes:
     async def _pause(self) -> None:
         """As SIGSTOP: what a node has asked of disk and store it hears of when it goes on."""
         box, chance = self._world.box, self._world.chance
-        event = box.machine.pause()
+        machine, event = box.machine, trio.Event()
+        machine.pause()
         for line in box.lines:
             if isinstance(line, MemoryByteStream):
                 line.moves = event
-        self._later(chance.choice(_PAUSES), box.machine.go_on)
+
+        def go_on() -> None:
+            machine.go_on()
+            event.set()
+
+        self._later(chance.choice(_PAUSES), go_on)
         await trio.sleep(chance.choice(_WAITS))
 
     async def _break_way(self, trouble: Trouble) -> None:
@@ -281,6 +313,8 @@ class Nodes:
         if limit.cancelled_caught:
             self._world.witness.faults.append(f"a cluster becomes whole again: {self._roles()}")
             return
+        for node in _BOXES:
+            await self._world.repeat(f"list at {node}", partial(self._list, node), uri=_uri(node))
         for stream, told in self._told.items():
             for node in _BOXES:
                 log = await self._log_of(stream, node)
@@ -309,9 +343,14 @@ class Nodes:
             async with client.consumer(stream, offset="first", until_end=True) as consumer:
                 log[:] = [read(one.offset, bytes(one.body)) async for one in consumer]
 
-        uri = f"rabbitmq-stream://guest:guest@{node}:5552/"
-        await self._world.repeat(f"read {stream} at {node}", work, uri=uri)
+        await self._world.repeat(f"read {stream} at {node}", work, uri=_uri(node))
         return log
+
+    async def _list(self, node: str, client: Client) -> None:
+        for name, is_there in self._declared.items():
+            if await client.exists(name) != is_there:
+                was = "declared" if is_there else "deleted"
+                self._world.witness.faults.append(f"{name} was {was}, and node {node} says not")
 
     def _store_faults(self) -> Iterator[str]:
         store = self._shared.store
@@ -319,6 +358,10 @@ class Nodes:
             yield f"a manifest names what is there: {key} was not"
         for key in store.removed:
             yield f"what a manifest names is not removed: {key}"
+
+
+def _uri(node: str) -> str:
+    return f"rabbitmq-stream://guest:guest@{node}:5552/"
 
 
 def _lacks(follower: Follower, told: Witness) -> bool:
