@@ -245,10 +245,10 @@ class StreamLogs:
         """
         try:
             trashed = await threads.in_thread(self._move_to_trash, names)
+            empty = partial(_empty_trash, trashed)
+            self._resources.supervisor.start_once("emptying the trash", empty)
         except SegmentsError as error:  # a new stream of that name removes them, or the next start
             logger.warning("files of deleted streams are left: %s", error)
-            return
-        self._resources.supervisor.start_once("emptying the trash", partial(_empty_trash, trashed))
 
     def _move_to_trash(self, names: Iterable[Name]) -> list[str]:
         trash = trash_folder(self._resources.data)

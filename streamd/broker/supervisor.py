@@ -12,9 +12,11 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 
+from segments.errors import SegmentsError
 from streamd.net.actor import serves
 
 logger = logging.getLogger(__name__)
@@ -25,8 +27,15 @@ _LATELY = 3_600.0  # seconds
 _RUNS_WELL = 60.0  # seconds after which the pauses begin again
 
 
+class OverError(SegmentsError):
+    """What a supervisor worked for has ended: the server, or its lead of a shard."""
+
+
 class Supervisor:
     """Starts tasks and keeps them running.
+
+    Whoever has begun something that is not cancelled may want a task when the supervisor's nursery
+    has ended: `start` and `start_once` raise OverError then.
 
     Attributes:
         faults: how often a task has failed, by its kind.
@@ -72,8 +81,8 @@ class Supervisor:
             nursery: in which it runs; default that of all.
         """
         self.faults[kind] += 0  # it is there from now on, for those who look for a rise
-        where = nursery or self._nursery
-        where.start_soon(self._keep_running, kind, task, subject, scope, name=kind)
+        keep_running = partial(self._keep_running, kind, task, subject, scope)
+        _start(nursery or self._nursery, keep_running, kind)
 
     def start_once(
         self,
@@ -82,7 +91,7 @@ class Supervisor:
         subject: str = "",
     ) -> None:
         """Run a task once; a failure is logged and counted."""
-        self._nursery.start_soon(self._run_once, kind, task, subject, name=kind)
+        _start(self._nursery, partial(self._run_once, kind, task, subject), kind)
 
     @contextmanager
     def guarded(self, kind: str, subject: str = "") -> Iterator[None]:
@@ -125,3 +134,10 @@ class Supervisor:
                     pause = _FIRST_PAUSE
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _start(nursery: trio.Nursery, task: Callable[[], Awaitable[None]], kind: str) -> None:
+    try:
+        nursery.start_soon(task, name=kind)
+    except RuntimeError as error:
+        raise OverError(f"{kind} is over: this server stops, or leads it no more") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from streamd.broker.supervisor import Supervisor
+from streamd.broker.supervisor import OverError, Supervisor
 from streamd.wire.stream import commands as c
 from tests.broker.tier.support import tiered
 from tests.support.fake_store import FakeStore
@@ -178,3 +178,11 @@ async def test_a_fault_in_any_task_leaves_the_rest_alone(
         async with tiered(tmp_path / failing.replace(" ", "-"), FakeStore()) as server:
             await use(server)
             assert set(+server.server.broker.supervisor.faults) == {failing}
+
+
+async def test_nothing_is_started_when_it_is_over() -> None:
+    async with trio.open_nursery() as nursery:
+        supervisor = Supervisor(nursery)
+    for start in (supervisor.start, supervisor.start_once):
+        with pytest.raises(OverError, match="emptying is over"):
+            start("emptying", trio.sleep_forever)

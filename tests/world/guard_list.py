@@ -1976,6 +1976,13 @@ _READ_OF = [
 
 _NODES = [
     Guard(
+        "what works for a shard that is led no more starts no tasks",
+        "nodes",
+        "streamd/broker/supervisor.py",
+        "    except RuntimeError as error:\n        raise OverError(",
+        "    except ZeroDivisionError as error:\n        raise OverError(",
+    ),
+    Guard(
         "who leads a stream is asked for searches",
         "nodes",
         "streamd/connections/stream/relay.py",

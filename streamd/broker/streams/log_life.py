@@ -36,6 +36,7 @@ from streamd.broker.streams.early_messages import EarlyMessages
 from streamd.broker.streams.log_figures import NO_FIGURES, LogFigures
 from streamd.broker.streams.open_log import LogServices, OpenLog
 from streamd.broker.streams.publication import PendingEntries
+from streamd.broker.supervisor import OverError
 from streamd.config import FULL_DISK_SECONDS
 from streamd.net import threads
 from streamd.operations.errors import Reason, Refused
@@ -184,7 +185,10 @@ class LogLife:
         if self.state is StreamState.CLOSED or self._may_try_again:
             self.state, self._awaits_turn = StreamState.OPENING, False
             assert self._services.supervisor is not None  # noqa: S101 - else it is attached
-            self._services.supervisor.start_once("opening a log", self._open, self.name)
+            try:
+                self._services.supervisor.start_once("opening a log", self._open, self.name)
+            except OverError as error:
+                self._cannot_open(str(error), level=logging.INFO)
 
     @property
     def _may_try_again(self) -> bool:
