@@ -59,7 +59,7 @@ fuzz: $(VENV)/.test $(VENV)/.fuzz #+ search for inputs that break the server, gu
 
 # Everything in one process: what goes wrong is chosen by the seed, what was promised is judged.
 world: SECONDS := 60
-world: $(VENV)/.test ## a server, its disk and its clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power
+world: $(VENV)/.test ## servers, their disks and clients at virtual time: kills, power failures, full disks, each promise watched; SECONDS=60, SEED, FAULTS=kill,power
 	$(BIN)/python -m tests.world.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 # A real server, real clients, kill -9; confirmed messages are checked after each kill.
