@@ -65,13 +65,14 @@ class Box:
         server: the one that runs, None while there is none.
         lines: to it.
         refusals: why servers did not start, with nothing wrong about their disk.
-        num_stops: how often a server has ended in order.
+        drained: the last server that has ended in order.
         was_wiped: what was on its disk is lost, but for what others have of it.
         told_of_ends: is called when a server has ended, whichever way.
         is_over: no server is started any more.
         left: is called when nothing of a server counts any more.
         may_refuse: says whether something else may keep a server from starting.
         cut: says when a new connection of the client library breaks.
+        skew_ms: that the clock on its own wall is wrong.
     """
 
     def __init__(
@@ -91,13 +92,14 @@ class Box:
         self.left: Callable[[], None] = lambda: None
         self.may_refuse: Callable[[], bool] = lambda: False
         self.cut: Callable[[], Cut] = Cut
-        self.num_stops = 0
+        self.drained: Harness | None = None
         self._app: tuple[Harness, Any] | None = None
         self.was_wiped = False
         self._is_starting = False
         self._stop = trio.Event()
         self._chance = chance
-        self._now_ms = now_ms
+        self.skew_ms = 0
+        self._now_ms: Callable[[], int] = lambda: now_ms() + self.skew_ms
         self._began = began
         self._life = trio.CancelScope()
         self._behind: Callable[[], None] | None = None
@@ -277,7 +279,7 @@ class Box:
         server, self.server = self.server, None
         if server is None:
             return
-        self.num_stops += 1
+        self.drained = server
         await server.server.drain()
         await trio.sleep(_READ_SECONDS)
         self._cut_all()

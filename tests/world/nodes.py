@@ -38,6 +38,7 @@ _TAKEOVERS = (2, 4, 10)  # seconds
 _SETTLED = (0, 3, 20)  # seconds that nodes are given before streams are placed
 _TROUBLED_SECONDS = 60.0  # after a trouble of the store, in which a start may fail
 _PAUSES = (0.3, 3, 15, 40)  # seconds
+_SKEWS_MS = (0, 0, -3_600_000, -5_000, 5_000, 3_600_000)
 _WHOLE_SECONDS = 200.0  # in which a cluster that nothing harms is whole again
 _WAITS = (0, 0.1, 1, 3)
 
@@ -154,6 +155,7 @@ class Nodes:
             "way cut": partial(self._break_way, Trouble(refused=1)),
             "answers lost": partial(self._break_way, Trouble(unanswered=1)),
             "wipe": self._wipe,
+            "own clock": self._set_clock,
             "move": self._move,
         }
 
@@ -283,6 +285,10 @@ class Nodes:
     async def _wipe(self) -> None:
         """A machine is lost; its node begins on an empty one."""
         self._world.box.wipe()
+
+    async def _set_clock(self) -> None:
+        """The clock of one of them is wrong, or right again."""
+        self._world.box.skew_ms = self._world.chance.choice(_SKEWS_MS)
 
     async def _move(self) -> None:
         """What was placed at one node is led by another one."""

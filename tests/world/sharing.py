@@ -191,10 +191,13 @@ class Sharing:
         """Publish with confirms; what is stored when the server ends in order was confirmed."""
         chance = self._world.chance_of("amqp-p")
         numbers = itertools.count(1)
+        server: Harness | None = None
 
         async def work() -> None:
+            nonlocal server
             self._tag, self._waiting = 0, []
             async with self._world.box.amqp() as peer:
+                server = self._world.box.server
                 await peer.confirm()
                 try:
                     while not self._world.is_ending or self._waiting:
@@ -208,10 +211,10 @@ class Sharing:
                     await self._hear_acks(peer)
 
         while not self._world.is_ending:
-            stops = self._world.box.num_stops
+            server = None
             was_cancelled = await self._connected("amqp-p", work)
-            has_stopped = self._world.box.num_stops > stops and not was_cancelled
-            if has_stopped and not self._world.keeps_confirms():
+            has_stopped = server is not None and server is self._world.box.drained
+            if has_stopped and not was_cancelled and not self._world.keeps_confirms():
                 self._witness.unconfirmed.update(self._waiting)
             await trio.sleep(chance.choice((0.01, 0.3)))
 
