@@ -76,6 +76,7 @@ logger = logging.getLogger(__name__)
 
 SLOT_BYTES = 4 << 20  # a slot is full
 _MOST_UNDER_WAY = 4  # slots
+_MOST_ENDS = 10_000  # of streams, that a slot tells of: no start reads one that is too large
 _SECTION_BYTES, _OFFSET_BYTES = 1 << 10, 540  # that a section, and an offset, count in a slot
 _MOST_BEHIND = 64 << 20  # bytes of all streams that are in no slot in the store; then they wait
 _CHUNK_BYTES = 2 << 10  # that a chunk takes up besides, until it is confirmed: it may be a message
@@ -734,8 +735,8 @@ class StoreConfirms:
                 stream.waiting -= counted
                 self._waiting -= counted
             self.wants(stream)
-        deleted, self._deleted = self._deleted, []
-        num_ends = self._num_ends
+        deleted, self._deleted = self._deleted[:_MOST_ENDS], self._deleted[_MOST_ENDS:]
+        num_ends = self._num_ends - len(self._deleted)
         if not (took or deleted):
             return None
         slot = Slot(
