@@ -572,10 +572,17 @@ class StoreConfirms:
         """It is to be told when it is not behind any more."""
         self._behind[opened] = None
 
-    def deleted(self, virtual_host: str, name: str) -> None:
-        """A stream was deleted: say so in the log, if it has something of it."""
+    def deleted(self, virtual_host: str, name: str, life: str = "") -> None:
+        """A stream was deleted: say so in the log, if it has something of it.
+
+        Args:
+            virtual_host: where it was.
+            name: of it.
+            life: of it; where it is empty, there is no other one of its name.
+        """
         for key in sorted(self._known(virtual_host, (name,))):
-            self._end_stream(key)
+            if life in ("", key.creation):
+                self._end_stream(key)
 
     def _end_stream(self, key: StreamKey) -> None:
         stream = self._streams.pop(key, None)

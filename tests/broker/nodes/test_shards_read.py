@@ -130,6 +130,36 @@ async def test_a_stream_is_searched_while_the_log_cannot_be_read(three: Three) -
         assert (await manage(peer, request)).code == OK
 
 
+async def test_nothing_waits_of_a_stream_that_was_deleted_and_created_again(three: Three) -> None:
+    """The log of the cluster has the deletion when another one of that name is there."""
+    stream, publisher = await stored_at(three, "a")
+    is_away = True
+
+    def before(name: str, key: str) -> None:
+        if is_away and name == "create" and ("~wal" in key or "~log" in key):
+            raise TierError("the store does not answer")
+
+    three["a"].view.before = before
+    for number in range(1, 9):  # in slots that are under way, and behind these
+        await publisher.publish(bodies(number * A_FRAME), first_id=number * A_FRAME + 1)
+        await trio.sleep(1)
+    peer = await three["a"].peer()
+    pairs = tuple(Pair(k.replace("_", "-"), v) for k, v in SPREAD.items())
+    for request in ((c.Delete, stream), (c.Create, stream, pairs)):
+        assert await peer.code(*request) == ResponseCode.STREAM_NOT_AVAILABLE
+    assert three["a"].server is not None
+    shards = three["a"].server.server.broker.shards
+    assert shards is not None
+    tier = shards.resources("a").tier
+    assert tier is not None
+    confirms = tier.confirms
+    assert confirms.bytes_behind > 0
+    is_away = False
+    await trio.sleep(60)
+    assert confirms.bytes_behind == 0
+    assert await read_from(three["b"], stream, 0) == []
+
+
 async def test_a_client_that_goes_away_while_the_log_is_read(three: Three) -> None:
     """What it waited for is done all the same: others hear that their stream is another one."""
     stream, publisher = await stored_at(three, "b")
