@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
 from segments.store.object_store import TierError
 from streamd.net import passing
+from streamd.net.transport import Transport
 from streamd.operations.cluster import MoveShard
 from streamd.operations.names import Name
 from streamd.operations.publishing import PublishMessage
@@ -128,6 +130,27 @@ async def test_a_stream_is_searched_while_the_log_cannot_be_read(three: Three) -
         peer = await node.peer()
         assert len((await peer.ask(c.Find, stream, ())).messages) == A_FRAME
         assert (await manage(peer, request)).code == OK
+
+
+async def test_searches_of_a_client_wait_while_a_node_is_not_reached(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all that it asks for would be kept here."""
+    stream, _ = await stored_at(three, "b")
+    peer = await three["a"].peer()
+
+    async def silent(*_: object) -> Transport:
+        await trio.sleep(5)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(passing, "connect", silent)
+    living = trio.lowlevel.current_statistics().tasks_living
+    for number in range(100):
+        await peer.send(c.Find(number, stream, ()))
+    await trio.sleep(1)
+    assert trio.lowlevel.current_statistics().tasks_living - living < 50
+    codes = {(await peer.expect(c.FindResponse)).code for _ in range(100)}
+    assert codes == {ResponseCode.STREAM_NOT_AVAILABLE}
 
 
 async def test_nothing_waits_of_a_stream_that_was_deleted_and_created_again(three: Three) -> None:
