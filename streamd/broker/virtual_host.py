@@ -668,6 +668,11 @@ class VirtualHost:
         """Who writes a stream that exists; None where this server does."""
         return _read_only(self._resources.of(self._streams.row(name).shard))
 
+    def check_led(self, name: Name) -> None:
+        """Raise Refused where another node leads a stream: it may have more of it by now."""
+        if name in self._streams and self.writer(name) is not None:
+            raise Refused(Reason.NOT_AVAILABLE, "another node leads it since; ask again")
+
     async def led_soon(self, names: Iterable[Name]) -> None:
         """Return when somebody leads each of some streams, if that is soon."""
         shards = self._resources.shards

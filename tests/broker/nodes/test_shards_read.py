@@ -1,6 +1,7 @@
 """Suspicions about shards; each of these fails where one is right."""
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from segments.store.object_store import TierError
 from streamd.net import passing
 from streamd.net.transport import Transport
 from streamd.operations.cluster import MoveShard
+from streamd.operations.errors import Busy
 from streamd.operations.names import Name
 from streamd.operations.publishing import PublishMessage
 from streamd.operations.searching import FindMessages, FoundPage
@@ -36,6 +38,18 @@ from tests.broker.nodes.support import cluster, until
 from tests.broker.tier.support import A_FRAME, bodies
 from tests.support.amqp import open_peer
 from tests.support.server import FIRST, OK
+
+
+def _away(*keys: str) -> Callable[[str, str], None]:
+    """A node does not read some objects of the store."""
+
+    def before(name: str, key: str) -> None:
+        if name in ("get", "get_changed", "get_range", "folders", "listing") and any(
+            one in key for one in keys
+        ):
+            raise TierError("the store does not answer")
+
+    return before
 
 
 async def test_confirmed_right_after_it_was_created_again(three: Three) -> None:
@@ -151,6 +165,47 @@ async def test_searches_of_a_client_wait_while_a_node_is_not_reached(
     assert trio.lowlevel.current_statistics().tasks_living - living < 50
     codes = {(await peer.expect(c.FindResponse)).code for _ in range(100)}
     assert codes == {ResponseCode.STREAM_NOT_AVAILABLE}
+
+
+async def test_a_node_that_does_not_lead_any_more_searches_for_no_other(three: Three) -> None:
+    """The one that asks it has not heard of that; messages were confirmed since."""
+    stream, publisher = await stored_at(three, "b")
+    await publisher.vanish()
+    await trio.sleep(5)
+    asker, before = await three["a"].peer(), _away("~nodes")
+    moved = await manage(await three["c"].peer(), MoveShard(shard="b", node="c"))
+    assert moved.code == OK
+    three["a"].view.before = before
+    assert three["b"].server is not None
+    shards = three["b"].server.server.broker.shards
+    assert shards is not None
+    shards.look_soon()
+    await until(lambda: shards.facts("c") == shards.node("b"))
+    await asker.ask(c.Find, stream, ())
+    three["b"].view.before = _away("~wal", "manifest")
+    publisher = await publisher_of(three["c"], stream)
+    await publisher.store(bodies(A_FRAME), first_id=1 + A_FRAME)
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=(), seconds=1)
+    assert (await asker.ask(c.Find, stream, ())).code == ResponseCode.STREAM_NOT_AVAILABLE
+    assert (await manage(asker, request)).code == ResponseCode.STREAM_NOT_AVAILABLE
+
+
+async def test_what_another_node_finds_is_as_if_it_was_found_here(three: Three) -> None:
+    """One search of a user at a time, and messages that are as large as they get."""
+    stream, _ = await stored_at(three, "b")
+    node, leader = three["a"].server, three["b"].server
+    assert node is not None
+    assert leader is not None
+    words = (("order", "newest"), ("limit", "1"))
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=words, seconds=5)
+    find = await node.server.engine.elsewhere(request)
+    assert find is not None
+    async with leader.server.broker.searches.alone(Name("guest")):
+        with pytest.raises(Busy):
+            await find(Name("guest"))
+    await (await open_peer(leader)).store(stream, bytes(16 << 20))
+    page = await find(Name("guest"))
+    assert len(page.messages[0].raw) > 16 << 20
 
 
 async def test_nothing_waits_of_a_stream_that_was_deleted_and_created_again(three: Three) -> None:
