@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import trio
 
+from clients import finding
 from segments.store.object_store import TierError
 from streamd.net import passing
 from streamd.net.transport import Transport
@@ -37,6 +38,7 @@ from tests.broker.nodes.spread import (
 from tests.broker.nodes.support import cluster, until
 from tests.broker.tier.support import A_FRAME, bodies
 from tests.support.amqp import open_peer
+from tests.support.client import Network
 from tests.support.server import FIRST, OK
 
 
@@ -236,6 +238,24 @@ async def test_nothing_waits_of_a_stream_that_was_deleted_and_created_again(thre
     await trio.sleep(60)
     assert confirms.bytes_behind == 0
     assert await read_from(three["b"], stream, 0) == []
+
+
+async def test_a_search_goes_on_when_another_node_leads(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while nobody does."""
+    monkeypatch.setattr(finding, "PAGE", 5)
+    stream, _ = await stored_at(three, "b")
+    await trio.sleep(5)
+    assert three["a"].server is not None
+    async with Network(three["a"].server, monkeypatch).client() as client:
+        search, found = client.find(stream), []
+        async for message in search:
+            found.append(message.body)
+            if len(found) == 7:
+                await three["b"].kill()
+        assert search.is_all
+    assert found == bodies(0)
 
 
 async def test_a_client_that_goes_away_while_the_log_is_read(three: Three) -> None:
