@@ -11,15 +11,18 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import msgspec
+import trio
 
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.engine import Caller
 from streamd.engine.by_name import carry_out
+from streamd.hop.declared import by_name
 from streamd.hop.messages import kind_of
 from streamd.net.turns import in_turns
 from streamd.operations import streams as s, tier as t, users as u, virtual_hosts as v
@@ -83,9 +86,32 @@ class Management:
         self._context = context
         self._caller = Caller(context.directory, context.rights.account)
         self._caller.is_node = context.is_node
+        self._asked: set[trio.CancelScope] = set()
         self.handlers: Handlers = {c.Manage: self._manage}
 
+    def close(self) -> None:
+        """The connection has ended: so does what was only looked at for it."""
+        for scope in self._asked:
+            scope.cancel()
+
     async def _manage(self, command: c.Manage) -> None:
+        kind = by_name().get(command.operation)
+        if self._context.is_node and kind is not None and not kind.CHANGES:
+            scope = trio.CancelScope()
+            self._asked.add(scope)
+            look = partial(self._look, command, scope)  # beside what says that the node has gone
+            self._context.broker.supervisor.start_once("answering a node", look)
+        else:
+            await self._do(command)
+
+    async def _look(self, command: c.Manage, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self._do(command)
+        finally:
+            self._asked.discard(scope)
+
+    async def _do(self, command: c.Manage) -> None:
         rows: Iterable[Mapping[str, str]] = ()
         code, reason = OK, ""
         try:

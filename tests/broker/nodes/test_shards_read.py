@@ -258,6 +258,28 @@ async def test_a_search_goes_on_when_another_node_leads(
     assert found == bodies(0)
 
 
+async def test_a_search_at_another_node_ends_with_who_asks(three: Three) -> None:
+    """The next one of its user would be refused."""
+    stream, _ = await stored_at(three, "b")
+    node, leader = three["a"].server, three["b"].server
+    assert node is not None
+    assert leader is not None
+    searches = leader.server.broker.searches
+
+    async def long(*_: object) -> None:
+        await trio.sleep_forever()
+
+    searches.place.page = long  # type: ignore[method-assign, assignment]
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=(), seconds=10)
+    find = await node.server.engine.elsewhere(request)
+    assert find is not None
+    for _ in range(3):
+        with trio.move_on_after(1):
+            await find(Name("guest"))
+        await trio.sleep(0.1)
+        assert searches.num_open == 0
+
+
 async def test_a_client_that_goes_away_while_the_log_is_read(three: Three) -> None:
     """What it waited for is done all the same: others hear that their stream is another one."""
     stream, publisher = await stored_at(three, "b")
