@@ -26,7 +26,7 @@ latest every hour, or GiB: then streams that hold it up are uploaded.
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -650,8 +650,10 @@ class StoreConfirms:
                 self._tails = tails
                 self._slots = tails.slots
                 for key, tail in list(tails.streams.items()):
-                    if self._is_gone(key) and not tail.is_deleted:  # nobody could say so before
-                        self._end_stream(key)
+                    if tail.is_deleted:
+                        continue
+                    if self._is_gone(key) or await threads.in_thread(self._is_replaced, key):
+                        self._end_stream(key)  # nobody could say so before
                 self.watch.goes_on()
         self._changed.unpark_all()
         self._told()
@@ -660,11 +662,23 @@ class StoreConfirms:
         """Where the chunks of a stream are kept until it is opened."""
         if self._find(key.virtual_host, key.stream) is None:
             return None
-        folder = stream_folder(self._data, key.virtual_host, key.stream)
-        names = OsDisk().list(folder) if Path(folder).is_dir() else []
-        lives = marked(names, LIFE) or marked(names, STORED)
+        folder, names, lives = self._folder_of(key)
         is_lacked = not lives and UNRESTORED_FILE in names  # it is to get what there is
         return str(PurePath(folder, TAIL_FILE)) if key.creation in lives or is_lacked else None
+
+    def _is_replaced(self, key: StreamKey) -> bool:
+        """The stream of that name, which nobody has opened yet, is another one; blocks."""
+        found = self._find(key.virtual_host, key.stream)
+        if found is None or found.life is not None:
+            return False
+        _, _, lives = self._folder_of(key)
+        return bool(lives) and key.creation not in lives
+
+    def _folder_of(self, key: StreamKey) -> tuple[str, Collection[str], Collection[str]]:
+        """The folder of a name, what is in it, and of which life it is."""
+        folder = stream_folder(self._data, key.virtual_host, key.stream)
+        names = OsDisk().list(folder) if Path(folder).is_dir() else []
+        return folder, names, marked(names, LIFE) or marked(names, STORED)
 
     def _failed(self, error: SegmentsError) -> None:
         self.watch.failed(str(error), trio.current_time())

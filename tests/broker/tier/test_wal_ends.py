@@ -25,6 +25,7 @@ from tests.broker.tier.support import (
     bodies,
     confirmed_by_store,
     elsewhere,
+    manifests,
     passes,
     publisher,
     slot,
@@ -89,6 +90,31 @@ async def test_an_end_that_the_store_does_not_know_is_not_answered(
     assert await other.code(c.Delete, "s") == ResponseCode.STREAM_DOES_NOT_EXIST
     async with elsewhere(tmp_path, store) as new:
         assert "s" not in new.host.names()
+
+
+@pytest.mark.parametrize("is_uploaded", [False, True])
+async def test_an_end_that_no_slot_has_is_said_where_another_one_of_its_name_is_there(
+    tmp_path: Path, store: FakeStore, *, is_uploaded: bool
+) -> None:
+    """Nobody has looked at that one yet when the logs are read."""
+    async with tiered(tmp_path, store) as server:
+        peer = await confirmed_by_store(server, frames=1)
+        if is_uploaded:
+            await tier_of(server).upload(server.host.name, [Name("s")], 60)
+            await peer.store(bodies(20), 21)
+        store.fail(key=WAL_FOLDER, times=-1)
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        for name in ("a", "b", "c", "s"):  # which are looked at one after the other
+            await (await publisher(server, name)).store([b"new"])
+        assert manifests(store) == [] or is_uploaded
+    store.heal()
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        assert manifests(store) == []
+        found = (decode_slot(key, store.objects[key].content)[0] for key in slots(store))
+        assert any(one.is_deleted for slot in found for one in slot.sections)
+        async with elsewhere(tmp_path, store) as new:
+            assert await all_of(new) == []
 
 
 async def test_many_ends_go_into_several_slots(
