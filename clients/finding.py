@@ -23,6 +23,7 @@ Time: TypeAlias = int | str | datetime
 OK = ResponseCode.OK
 PAGE = 1_000  # messages that are asked for at once
 DEFAULT_SECONDS = 60.0
+_NOT_LED, _PAUSE = ResponseCode.STREAM_NOT_AVAILABLE, 1.0  # seconds
 _LIMIT, _BUDGET = "limit", "budget"
 
 
@@ -108,6 +109,10 @@ class Finding:
         began_at = anyio.current_time()
         async with self._searching:  # on a connection the next search ends the one before
             answer = await self._connection.ask(c.Find, self.stream, words)
+        if answer.code == _NOT_LED and self._connection.is_spread and self._seconds > 0:
+            await anyio.sleep(_PAUSE)  # another node will
+            self._seconds -= anyio.current_time() - began_at
+            return
         if answer.code != OK:
             self._has_ended = True
             raise refusal(answer.code, f"cannot search {self.stream}", answer.reason)

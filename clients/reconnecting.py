@@ -264,7 +264,8 @@ class ReconnectingConnection:
         return self.server.get("read_only") == "true"
 
     @property
-    def _is_spread(self) -> bool:
+    def is_spread(self) -> bool:
+        """See ClientConnection."""
         return self._connection is not None and self._connection.is_spread
 
     def _open_all_again(self, reason: str) -> None:
@@ -432,7 +433,7 @@ class ReconnectingConnection:
     def _take(self, command: c.ServerCommand) -> None:
         """See connection.Connection."""
         match command:
-            case c.PublishError() if self._is_spread and _are_not_led(command):
+            case c.PublishError() if self.is_spread and _are_not_led(command):
                 self._open_all_again("another node leads a stream")  # and these are sent again
             case c.PublishConfirm() | c.PublishError():
                 self.publishers.give(command.publisher_id, command)
@@ -444,7 +445,7 @@ class ReconnectingConnection:
                 | c.ConsumerUpdate()
             ):
                 self.consumers.give(command.subscription_id, command)
-            case c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream) if self._is_spread:
+            case c.MetadataUpdate(ResponseCode.STREAM_NOT_AVAILABLE, stream) if self.is_spread:
                 self._open_all_again(f"another node leads {stream}")  # what was deleted is refused
             case c.MetadataUpdate(code, stream):
                 gone = refusal(code, f"stream {stream} is gone")

@@ -18,6 +18,7 @@ from segments.marks import WAL, marked, remove_mark
 from segments.observer import LogObserver
 from segments.recovery.tail import Tail
 from segments.segment import Segment
+from segments.store.local_copy import UNRESTORED_FILE
 from segments.store.object_names import StreamKey
 from segments.store.object_store import TierError
 from streamd.broker.catalog.writer import Subject
@@ -110,7 +111,8 @@ class StreamLogs:
     async def _tail(self, row: StreamRow) -> StoredTail | None:
         """What a store has to follow its log; None for nothing."""
         tier, folder = self._resources.tier, self.folder(row.name)
-        is_named = await threads.in_thread(_may_have_tail, folder)
+        may_have_tail = partial(_may_have_tail, folder, has_tier=tier is not None)
+        is_named = await threads.in_thread(may_have_tail)
         if not (is_named or self.policy(row).confirms_in_store):
             return None
         if tier is None:
@@ -345,9 +347,10 @@ def _has_files(folder: str) -> bool:
     return Path(folder).is_dir() and any(Path(folder).iterdir())
 
 
-def _may_have_tail(folder: str) -> bool:
+def _may_have_tail(folder: str, *, has_tier: bool) -> bool:
     """Whether what is confirmed of a stream may be in a store alone."""
-    return bool(marked(OsDisk().list(folder) if Path(folder).is_dir() else [], WAL))
+    names = OsDisk().list(folder) if Path(folder).is_dir() else []
+    return bool(marked(names, WAL)) or (has_tier and UNRESTORED_FILE in names)
 
 
 def _take_offsets(log: Log, tail: StoredTail) -> None:

@@ -548,20 +548,23 @@ class VirtualHost:
             Their folders, which are to be taken away at last.
         """
         of_shards: dict[StreamLogs, dict[Name, str]] = defaultdict(dict)
+        lives: dict[Name, str] = {}
         for name in names:
-            logs = self._logs_of(self._streams.row(name).shard)
+            row = self._streams.row(name)
+            logs, lives[name] = self._logs_of(row.shard), row.life
             of_shards[logs][name] = logs.folder(name)
         async with AsyncExitStack() as stack:
             for logs, folders in of_shards.items():
                 if logs.resources.tier is not None:
                     is_scratch = logs.resources.is_scratch
-                    removed = self._removing(logs.resources.tier, folders, is_scratch=is_scratch)
+                    parts = logs.resources.tier, folders, lives
+                    removed = self._removing(*parts, is_scratch=is_scratch)
                     await stack.enter_async_context(removed)
             yield {logs: list(folders) for logs, folders in of_shards.items()}
 
     @asynccontextmanager
     async def _removing(
-        self, tier: Tier, folders: dict[Name, str], *, is_scratch: bool
+        self, tier: Tier, folders: dict[Name, str], lives: Mapping[Name, str], *, is_scratch: bool
     ) -> AsyncIterator[None]:
         deletion = await tier.removals.will_delete(folders, self.name)
         try:
@@ -570,7 +573,7 @@ class VirtualHost:
             with trio.CancelScope(shield=True):
                 gone = [name for name in folders if name not in self._streams]
                 if gone and is_scratch:  # when the log of the cluster has it
-                    ended = {name: tier.stream_of(self.name, name) for name in gone}
+                    ended = {name: (lives[name], tier.stream_of(self.name, name)) for name in gone}
                     remove = partial(self._remove_later, tier, deletion, ended)
                     self._resources.supervisor.start_once("removing what was deleted", remove)
                 elif gone:
@@ -579,13 +582,16 @@ class VirtualHost:
                     await tier.removals.withdraw_deletion(deletion)
 
     async def _remove_later(
-        self, tier: Tier, deletion: Deletion | None, ended: Mapping[Name, TieredStream | None]
+        self,
+        tier: Tier,
+        deletion: Deletion | None,
+        ended: Mapping[Name, tuple[str, TieredStream | None]],
     ) -> None:
         """Remove what a shard has of streams, once no other node may find them in the log."""
         await self._resources.catalog.stored()
-        for name, stream in ended.items():  # another one of that name may be there since
+        for name, (life, stream) in ended.items():  # another one of that name may be there since
+            tier.confirms.deleted(self.name, name, life)
             if stream is not None and tier.stream_of(self.name, name) is stream:
-                tier.confirms.deleted(self.name, name)
                 await tier.removals.deleted(None, self.name, [name])
         tier.removals.note(deletion)
 
@@ -661,6 +667,11 @@ class VirtualHost:
     def writer(self, name: Name) -> ReadOnly | None:
         """Who writes a stream that exists; None where this server does."""
         return _read_only(self._resources.of(self._streams.row(name).shard))
+
+    def check_led(self, name: Name) -> None:
+        """Raise Refused where another node leads a stream: it may have more of it by now."""
+        if name in self._streams and self.writer(name) is not None:
+            raise Refused(Reason.NOT_AVAILABLE, "another node leads it since; ask again")
 
     async def led_soon(self, names: Iterable[Name]) -> None:
         """Return when somebody leads each of some streams, if that is soon."""

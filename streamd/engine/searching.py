@@ -57,8 +57,14 @@ class Searching:
         self, call: Call, request: s.FindMessages | s.GetMessage, words: Words, begin: int = 0
     ) -> Page:
         host, find = self._parts.host(request.vhost), self._searches.find
+
+        def check() -> None:
+            call.check()
+            if call.caller.is_node:
+                host.check_led(request.stream)
+
         async with self._searches.alone(call.caller.name, request.turn_seconds):
-            return await find(host, request.stream, words, call.check, request.seconds, begin)
+            return await find(host, request.stream, words, check, request.seconds, begin)
 
     async def _get(self, call: Call, request: s.GetMessage) -> s.OneMessage:
         host, offset = self._parts.host(request.vhost), request.offset

@@ -74,6 +74,17 @@ class Entered(_Message, frozen=True, array_like=True, tag="entered"):
 _KINDS = {kind.__name__: kind for kind in (Busy, NoSuch, ReservedName)}
 
 
+def kind_of(refused: Refused) -> str:
+    """Which of those it is that have a class of their own; empty for another one."""
+    kind = type(refused).__name__
+    return kind if kind in _KINDS else ""
+
+
+def refusal(reason: Reason, details: str, kind: str) -> Refused:
+    """What was refused elsewhere; see `kind_of`."""
+    return _KINDS[kind](details) if kind in _KINDS else Refused(reason, details)
+
+
 class Failed(_Message, frozen=True, array_like=True, tag="failed"):
     """An operation is refused; see `Refused`. An empty reason: it has failed, see the log."""
 
@@ -85,14 +96,11 @@ class Failed(_Message, frozen=True, array_like=True, tag="failed"):
     @classmethod
     def of(cls, number: int, refused: Refused) -> "Failed":
         """The refusal of a request."""
-        kind = type(refused).__name__
-        return cls(number, refused.reason.name, refused.details, kind if kind in _KINDS else "")
+        return cls(number, refused.reason.name, refused.details, kind_of(refused))
 
     def error(self) -> Refused:
         """The same, to be raised on this side."""
-        if self.kind:
-            return _KINDS[self.kind](self.details)
-        return Refused(Reason[self.reason], self.details)
+        return refusal(Reason[self.reason], self.details, self.kind)
 
 
 class Changed(_Message, frozen=True, array_like=True, tag="changed"):

@@ -159,4 +159,4 @@ def test_a_search_goes_on_over_connections_that_break(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finding, "PAGE", 25)
         patch.setattr(reconnecting, "_FIRST_PAUSE", 0.005)
-        run_in_time(main)
+        run_in_time(main, "trio")

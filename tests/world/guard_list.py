@@ -1683,10 +1683,54 @@ _LOGGED = [
         "an end that no slot has is said at the next start",
         "tier",
         _WAL,
-        "if self._is_gone(key) and not tail.is_deleted:",
+        "if self._is_gone(key) or await threads.in_thread(self._is_replaced, key):",
         "if tail is None:",
         by="tests/broker/tier/test_wal_ends.py::"
         "test_an_end_that_no_slot_has_when_the_server_ends_is_said_at_the_next_start",
+    ),
+    Guard(
+        "an end is said where nobody has looked at the stream that has its name",
+        "tier",
+        _WAL,
+        " or await threads.in_thread(self._is_replaced, key):",
+        ":",
+        by="tests/broker/tier/test_wal_ends.py::"
+        "test_an_end_that_no_slot_has_is_said_where_another_one_of_its_name_is_there",
+    ),
+    Guard(
+        "a slot tells of no more ends than a start can read",
+        "tier",
+        _WAL,
+        "self._deleted[:_MOST_ENDS], self._deleted[_MOST_ENDS:]",
+        "self._deleted, []",
+        by="tests/broker/tier/test_wal_ends.py::test_many_ends_go_into_several_slots",
+    ),
+    Guard(
+        "what a backup lacks is the stream that was created last",
+        "tier",
+        "streamd/broker/tier/lost_copies.py",
+        "            folders = [one for one in folders if not _is_gone(one, tail)]\n",
+        "            pass\n",
+        by="tests/broker/tier/test_log_harm.py::"
+        "test_a_stream_that_a_backup_lacks_is_the_one_that_was_created_last",
+    ),
+    Guard(
+        "a stream of a shard ends by its life",
+        "tier",
+        "streamd/broker/virtual_host.py",
+        "            tier.confirms.deleted(self.name, name, life)\n",
+        "",
+        by="tests/broker/nodes/test_shards_read.py::"
+        "test_nothing_waits_of_a_stream_that_was_deleted_and_created_again",
+    ),
+    Guard(
+        "who does not lead a stream any more searches for no other node",
+        "tier",
+        "streamd/broker/virtual_host.py",
+        "if name in self._streams and self.writer(name) is not None:",
+        "if name is None:",
+        by="tests/broker/nodes/test_shards_read.py::"
+        "test_a_node_that_does_not_lead_any_more_searches_for_no_other",
     ),
     Guard(
         "an end is answered when nothing of it is in the store",

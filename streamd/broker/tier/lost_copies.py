@@ -11,7 +11,7 @@ from segments.store.local_copy import LACKED, write_copy
 from segments.store.lookup import folders_of
 from segments.store.manifest import Manifest
 from segments.store.manifest_store import KeptManifest, look_up
-from segments.store.object_names import StreamKey
+from segments.store.object_names import StreamKey, creation_in
 from segments.store.object_store import TierError
 from streamd.broker.tier.ownership import Ownership
 from streamd.broker.tier.requests import ask
@@ -81,7 +81,7 @@ class LostCopies:
         with trio.move_on_after(_COPY_SECONDS) as limit:
             try:
                 await owner.taken()
-                manifest = await ask(self._restore_stream, host, name)
+                manifest = await ask(self._restore_stream, host, name, tail)
                 if tail is not None and _is_of_earlier(tail, manifest):
                     tail = None
                 if manifest is None and LACKED in str(unrestored):
@@ -100,9 +100,11 @@ class LostCopies:
         logger.warning("stream %s: %s: it is restored now", name, unrestored)
         return tail
 
-    def _restore_stream(self, host: Name, name: Name) -> Manifest | None:
+    def _restore_stream(self, host: Name, name: Name, tail: StoredTail | None) -> Manifest | None:
         owner = self._ownership
         folders = folders_of(owner.store, host, name)
+        if tail is not None:  # what the store has of earlier ones may go later
+            folders = [one for one in folders if not _is_gone(one, tail)]
         restored = restore_stream(self._data, owner.store, owner.identity, owner.since, folders)
         return None if restored is None else restored.manifest
 
@@ -133,6 +135,12 @@ class LostCopies:
                 for suffix in suffixes:
                     self._disk.remove(file_path(folder, base, suffix))
         return ""
+
+
+def _is_gone(folder: str, tail: StoredTail) -> bool:
+    """By what logs have of its name, the stream in a folder of the store was deleted."""
+    creation, last = creation_in(folder), tail.key.creation
+    return creation < last or (tail.is_deleted and creation == last)
 
 
 def _is_of_earlier(tail: StoredTail, manifest: Manifest | None) -> bool:

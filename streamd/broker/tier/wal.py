@@ -26,7 +26,7 @@ latest every hour, or GiB: then streams that hold it up are uploaded.
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -76,6 +76,7 @@ logger = logging.getLogger(__name__)
 
 SLOT_BYTES = 4 << 20  # a slot is full
 _MOST_UNDER_WAY = 4  # slots
+_MOST_ENDS = 10_000  # of streams, that a slot tells of: no start reads one that is too large
 _SECTION_BYTES, _OFFSET_BYTES = 1 << 10, 540  # that a section, and an offset, count in a slot
 _MOST_BEHIND = 64 << 20  # bytes of all streams that are in no slot in the store; then they wait
 _CHUNK_BYTES = 2 << 10  # that a chunk takes up besides, until it is confirmed: it may be a message
@@ -571,10 +572,17 @@ class StoreConfirms:
         """It is to be told when it is not behind any more."""
         self._behind[opened] = None
 
-    def deleted(self, virtual_host: str, name: str) -> None:
-        """A stream was deleted: say so in the log, if it has something of it."""
+    def deleted(self, virtual_host: str, name: str, life: str = "") -> None:
+        """A stream was deleted: say so in the log, if it has something of it.
+
+        Args:
+            virtual_host: where it was.
+            name: of it.
+            life: of it; where it is empty, there is no other one of its name.
+        """
         for key in sorted(self._known(virtual_host, (name,))):
-            self._end_stream(key)
+            if life in ("", key.creation):
+                self._end_stream(key)
 
     def _end_stream(self, key: StreamKey) -> None:
         stream = self._streams.pop(key, None)
@@ -642,8 +650,10 @@ class StoreConfirms:
                 self._tails = tails
                 self._slots = tails.slots
                 for key, tail in list(tails.streams.items()):
-                    if self._is_gone(key) and not tail.is_deleted:  # nobody could say so before
-                        self._end_stream(key)
+                    if tail.is_deleted:
+                        continue
+                    if self._is_gone(key) or await threads.in_thread(self._is_replaced, key):
+                        self._end_stream(key)  # nobody could say so before
                 self.watch.goes_on()
         self._changed.unpark_all()
         self._told()
@@ -652,11 +662,23 @@ class StoreConfirms:
         """Where the chunks of a stream are kept until it is opened."""
         if self._find(key.virtual_host, key.stream) is None:
             return None
-        folder = stream_folder(self._data, key.virtual_host, key.stream)
-        names = OsDisk().list(folder) if Path(folder).is_dir() else []
-        lives = marked(names, LIFE) or marked(names, STORED)
+        folder, names, lives = self._folder_of(key)
         is_lacked = not lives and UNRESTORED_FILE in names  # it is to get what there is
         return str(PurePath(folder, TAIL_FILE)) if key.creation in lives or is_lacked else None
+
+    def _is_replaced(self, key: StreamKey) -> bool:
+        """The stream of that name, which nobody has opened yet, is another one; blocks."""
+        found = self._find(key.virtual_host, key.stream)
+        if found is None or found.life is not None:
+            return False
+        _, _, lives = self._folder_of(key)
+        return bool(lives) and key.creation not in lives
+
+    def _folder_of(self, key: StreamKey) -> tuple[str, Collection[str], Collection[str]]:
+        """The folder of a name, what is in it, and of which life it is."""
+        folder = stream_folder(self._data, key.virtual_host, key.stream)
+        names = OsDisk().list(folder) if Path(folder).is_dir() else []
+        return folder, names, marked(names, LIFE) or marked(names, STORED)
 
     def _failed(self, error: SegmentsError) -> None:
         self.watch.failed(str(error), trio.current_time())
@@ -734,8 +756,8 @@ class StoreConfirms:
                 stream.waiting -= counted
                 self._waiting -= counted
             self.wants(stream)
-        deleted, self._deleted = self._deleted, []
-        num_ends = self._num_ends
+        deleted, self._deleted = self._deleted[:_MOST_ENDS], self._deleted[_MOST_ENDS:]
+        num_ends = self._num_ends - len(self._deleted)
         if not (took or deleted):
             return None
         slot = Slot(

@@ -8,7 +8,7 @@ from segments.search.page import Page
 from streamd.connections.stream.context import Context, Handlers, HandlersAtOnce
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.operations.errors import Reason, Refused
-from streamd.operations.names import as_sent
+from streamd.operations.names import Name, as_sent
 from streamd.operations.rights import Right
 from streamd.wire.stream import ResponseCode, commands as c
 from streamd.wire.stream.fields import FoundMessage, Statistic
@@ -38,7 +38,7 @@ class Finding:
     def _find_at_once(self, command: c.Find) -> bool:
         """Answer a look-up of keys that takes little; False where it is to be searched for."""
         context, name = self._context, as_sent(command.stream)
-        may_read = partial(context.rights.require, Right.READ, name)
+        may_read = partial(self._check, name)
         try:
             page = context.broker.searches.find_at_once(context.host, name, command.words, may_read)
         except Refused:
@@ -48,6 +48,12 @@ class Finding:
         self._end()
         context.answer(_found(command, page))
         return True
+
+    def _check(self, name: Name) -> None:
+        """Raise Refused unless the user may read a stream, here."""
+        self._context.rights.require(Right.READ, name)
+        if self._context.is_node:
+            self._context.host.check_led(name)
 
     def close(self) -> None:
         """The connection has ended: so does the search, if there is one."""
@@ -73,7 +79,7 @@ class Finding:
 
     async def _search(self, command: c.Find) -> c.FindResponse:
         context, name = self._context, as_sent(command.stream)
-        may_read = partial(context.rights.require, Right.READ, name)
+        may_read = partial(self._check, name)
         find = context.broker.searches.find
         try:
             page = await find(context.host, name, command.words, may_read, _SECONDS)

@@ -21,10 +21,11 @@ from streamd.broker.broker import Broker
 from streamd.broker.catalog.catalog import DEFAULT_HOST
 from streamd.broker.streams.log_figures import LogFigures
 from streamd.broker.virtual_host import VirtualHost
+from streamd.connections.stream.management import KIND
 from streamd.connections.stream.node_link import open_link
 from streamd.connections.stream.response_codes import code_of
 from streamd.hop.declared import answer_of
-from streamd.hop.messages import encode
+from streamd.hop.messages import encode, refusal
 from streamd.net.turns import in_turns
 from streamd.operations.cluster import LeaderFacts, ListLed, ReadOn
 from streamd.operations.declaration import At, Operation
@@ -211,7 +212,8 @@ class Forwarding:
         declares = request.CHANGES and request.AT is not At.ALL
         (answer,) = await self._carry_out(node, user, host, commands, declares=declares)
         if answer.code != ResponseCode.OK:
-            raise Refused(_REASONS.get(answer.code, Reason.INTERNAL_ERROR), answer.reason)
+            kind = next((value for row in answer.rows for key, value in row if key == KIND), "")
+            raise refusal(_REASONS.get(answer.code, Reason.INTERNAL_ERROR), answer.reason, kind)
         found = "".join(value for row in answer.rows for _, value in row)
         content = base64.b64decode(found)
         return msgspec.msgpack.decode(content, type=answer_of(type(request)))

@@ -11,15 +11,19 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import msgspec
+import trio
 
 from streamd.connections.stream.context import Context, Handlers
 from streamd.connections.stream.response_codes import OK, code_of
 from streamd.engine import Caller
 from streamd.engine.by_name import carry_out
+from streamd.hop.declared import by_name
+from streamd.hop.messages import kind_of
 from streamd.net.turns import in_turns
 from streamd.operations import streams as s, tier as t, users as u, virtual_hosts as v
 from streamd.operations.declaration import Created, Operation
@@ -33,7 +37,8 @@ logger = logging.getLogger(__name__)
 _MOST_DIGITS = 20  # of a number; those of 64 bits have fewer
 _NAMED = "stream."  # begins what names one of several streams
 _FIELDS, _ANSWER = "fields", "answer"  # see the module
-_MOST_ANSWER = 16 << 20  # bytes, in one frame
+KIND = "kind"  # of what is refused to a node, see hop.messages
+_MOST_ANSWER, _MOST_NODE_ANSWER = 16 << 20, 32 << 20  # bytes, in one frame; a message has 17 MiB
 _PART = 24_000  # bytes of an answer in one row: 32,000 characters, of 32,767 in a string
 
 
@@ -81,9 +86,32 @@ class Management:
         self._context = context
         self._caller = Caller(context.directory, context.rights.account)
         self._caller.is_node = context.is_node
+        self._asked: set[trio.CancelScope] = set()
         self.handlers: Handlers = {c.Manage: self._manage}
 
+    def close(self) -> None:
+        """The connection has ended: so does what was only looked at for it."""
+        for scope in self._asked:
+            scope.cancel()
+
     async def _manage(self, command: c.Manage) -> None:
+        kind = by_name().get(command.operation)
+        if self._context.is_node and kind is not None and not kind.CHANGES:
+            scope = trio.CancelScope()
+            self._asked.add(scope)
+            look = partial(self._look, command, scope)  # beside what says that the node has gone
+            self._context.broker.supervisor.start_once("answering a node", look)
+        else:
+            await self._do(command)
+
+    async def _look(self, command: c.Manage, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self._do(command)
+        finally:
+            self._asked.discard(scope)
+
+    async def _do(self, command: c.Manage) -> None:
         rows: Iterable[Mapping[str, str]] = ()
         code, reason = OK, ""
         try:
@@ -95,6 +123,7 @@ class Management:
                 rows = await self._ask(command.operation, words)
         except Refused as refused:
             code, reason = code_of(refused), refused.details
+            rows = ({KIND: kind_of(refused)},) if self._context.is_node else ()
         answer = [tuple(map(Pair, row.keys(), row.values())) async for row in in_turns(rows)]
         response = c.ManageResponse(command.correlation_id, code, reason, tuple(answer))
         await self._context.answer_in_turns(response)
@@ -118,8 +147,9 @@ class Management:
             details = f"{_FIELDS} is not base64"
             raise Refused(Reason.PRECONDITION_FAILED, details) from None
         answer = await carry_out(self._context.engine, self._caller, name, given)
-        if len(answer) > _MOST_ANSWER:
-            details = f"the answer has {len(answer):,} bytes, expected at most {_MOST_ANSWER:,}"
+        most = _MOST_NODE_ANSWER if self._context.is_node else _MOST_ANSWER
+        if len(answer) > most:
+            details = f"the answer has {len(answer):,} bytes, expected at most {most:,}"
             raise Refused(Reason.PRECONDITION_FAILED, details)
         parts = (answer[at : at + _PART] for at in range(0, len(answer), _PART))
         return ({_ANSWER: base64.b64encode(part).decode("ascii")} for part in parts)

@@ -45,7 +45,8 @@ _OF_STREAM = (
     *(c.DeclarePublisher, c.Subscribe, c.QueryPublisherSequence, c.QueryOffset, c.StoreOffset),
     *(c.StreamStats, c.ResolveOffsetSpec, c.Find),
 )
-_BESIDE = (c.DescribeSubscription, c.Find)  # what takes long is waited for beside all else
+# What takes long is waited for beside all else, so many of one client; more are read later.
+_BESIDE: dict[Any, int] = {c.DescribeSubscription: 1_024, c.Find: 2}
 
 
 class _Used(NamedTuple):
@@ -79,6 +80,7 @@ class Relay:
         self._used: dict[tuple[str, int], _Used] = {}
         self._asked: dict[int, tuple[_Way, int]] = {}
         self._last = _FIRST_NUMBER
+        self._places = {kind: trio.Semaphore(number) for kind, number in _BESIDE.items()}
         self._versions: c.ExchangeCommandVersions | None = None
 
     def is_for_others(self, command: c.ClientCommand) -> bool:
@@ -119,10 +121,19 @@ class Relay:
         return False
 
     async def _do(self, command: c.ClientCommand, ask: Callable[[], Awaitable[None]]) -> None:
-        if isinstance(command, _BESIDE):
-            self._context.broker.supervisor.start_once("asking another node", ask)
-        else:
+        places = self._places.get(type(command))
+        if places is None:
             await ask()
+            return
+        await places.acquire()
+
+        async def run() -> None:
+            try:
+                await ask()
+            finally:
+                places.release()
+
+        self._context.broker.supervisor.start_once("asking another node", run)
 
     def _is_taken(self, command: c.ClientCommand) -> bool:
         field = _DECLARES.get(type(command))

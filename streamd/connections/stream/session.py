@@ -74,6 +74,7 @@ class Session:
         self._consumers = Consumers(context)
         own: Handlers = {c.ExchangeCommandVersions: self._exchange_command_versions}
         self._streams, self._finding = Streams(context), Finding(context)
+        self._management = Management(context)
         self._forwarding = Forwarding(context.broker)
         self._relay = Relay(context, self._forwarding)
         self._has_others = context.broker.shards is not None and not context.is_node
@@ -82,7 +83,7 @@ class Session:
             self._consumers,
             self._streams,
             self._finding,
-            Management(context),
+            self._management,
         )
         self._handlers: Handlers = {k: h for part in parts for k, h in part.handlers.items()} | own
         at_once = self._publishers.at_once | self._consumers.at_once | self._finding.at_once
@@ -238,6 +239,7 @@ class Session:
         self._consumers.close()
         self._publishers.close()
         self._finding.close()
+        self._management.close()
         self._relay.close()
 
     def stream_is_gone(self, stream: Stream) -> None:

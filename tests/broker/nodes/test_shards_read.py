@@ -1,15 +1,20 @@
 """Suspicions about shards; each of these fails where one is right."""
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
+from clients import finding
 from segments.store.object_store import TierError
 from streamd.net import passing
+from streamd.net.transport import Transport
 from streamd.operations.cluster import MoveShard
+from streamd.operations.errors import Busy
 from streamd.operations.names import Name
 from streamd.operations.publishing import PublishMessage
 from streamd.operations.searching import FindMessages, FoundPage
@@ -33,7 +38,20 @@ from tests.broker.nodes.spread import (
 from tests.broker.nodes.support import cluster, until
 from tests.broker.tier.support import A_FRAME, bodies
 from tests.support.amqp import open_peer
+from tests.support.client import Network
 from tests.support.server import FIRST, OK
+
+
+def _away(*keys: str) -> Callable[[str, str], None]:
+    """A node does not read some objects of the store."""
+
+    def before(name: str, key: str) -> None:
+        if name in ("get", "get_changed", "get_range", "folders", "listing") and any(
+            one in key for one in keys
+        ):
+            raise TierError("the store does not answer")
+
+    return before
 
 
 async def test_confirmed_right_after_it_was_created_again(three: Three) -> None:
@@ -128,6 +146,138 @@ async def test_a_stream_is_searched_while_the_log_cannot_be_read(three: Three) -
         peer = await node.peer()
         assert len((await peer.ask(c.Find, stream, ())).messages) == A_FRAME
         assert (await manage(peer, request)).code == OK
+
+
+async def test_searches_of_a_client_wait_while_a_node_is_not_reached(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all that it asks for would be kept here."""
+    stream, _ = await stored_at(three, "b")
+    peer = await three["a"].peer()
+
+    async def silent(*_: object) -> Transport:
+        await trio.sleep(5)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(passing, "connect", silent)
+    living = trio.lowlevel.current_statistics().tasks_living
+    for number in range(100):
+        await peer.send(c.Find(number, stream, ()))
+    await trio.sleep(1)
+    assert trio.lowlevel.current_statistics().tasks_living - living < 50
+    codes = {(await peer.expect(c.FindResponse)).code for _ in range(100)}
+    assert codes == {ResponseCode.STREAM_NOT_AVAILABLE}
+
+
+async def test_a_node_that_does_not_lead_any_more_searches_for_no_other(three: Three) -> None:
+    """The one that asks it has not heard of that; messages were confirmed since."""
+    stream, publisher = await stored_at(three, "b")
+    await publisher.vanish()
+    await trio.sleep(5)
+    asker, before = await three["a"].peer(), _away("~nodes")
+    moved = await manage(await three["c"].peer(), MoveShard(shard="b", node="c"))
+    assert moved.code == OK
+    three["a"].view.before = before
+    assert three["b"].server is not None
+    shards = three["b"].server.server.broker.shards
+    assert shards is not None
+    shards.look_soon()
+    await until(lambda: shards.facts("c") == shards.node("b"))
+    await asker.ask(c.Find, stream, ())
+    three["b"].view.before = _away("~wal", "manifest")
+    publisher = await publisher_of(three["c"], stream)
+    await publisher.store(bodies(A_FRAME), first_id=1 + A_FRAME)
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=(), seconds=1)
+    assert (await asker.ask(c.Find, stream, ())).code == ResponseCode.STREAM_NOT_AVAILABLE
+    assert (await manage(asker, request)).code == ResponseCode.STREAM_NOT_AVAILABLE
+
+
+async def test_what_another_node_finds_is_as_if_it_was_found_here(three: Three) -> None:
+    """One search of a user at a time, and messages that are as large as they get."""
+    stream, _ = await stored_at(three, "b")
+    node, leader = three["a"].server, three["b"].server
+    assert node is not None
+    assert leader is not None
+    words = (("order", "newest"), ("limit", "1"))
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=words, seconds=5)
+    find = await node.server.engine.elsewhere(request)
+    assert find is not None
+    async with leader.server.broker.searches.alone(Name("guest")):
+        with pytest.raises(Busy):
+            await find(Name("guest"))
+    await (await open_peer(leader)).store(stream, bytes(16 << 20))
+    page = await find(Name("guest"))
+    assert len(page.messages[0].raw) > 16 << 20
+
+
+async def test_nothing_waits_of_a_stream_that_was_deleted_and_created_again(three: Three) -> None:
+    """The log of the cluster has the deletion when another one of that name is there."""
+    stream, publisher = await stored_at(three, "a")
+    is_away = True
+
+    def before(name: str, key: str) -> None:
+        if is_away and name == "create" and ("~wal" in key or "~log" in key):
+            raise TierError("the store does not answer")
+
+    three["a"].view.before = before
+    for number in range(1, 9):  # in slots that are under way, and behind these
+        await publisher.publish(bodies(number * A_FRAME), first_id=number * A_FRAME + 1)
+        await trio.sleep(1)
+    peer = await three["a"].peer()
+    pairs = tuple(Pair(k.replace("_", "-"), v) for k, v in SPREAD.items())
+    for request in ((c.Delete, stream), (c.Create, stream, pairs)):
+        assert await peer.code(*request) == ResponseCode.STREAM_NOT_AVAILABLE
+    assert three["a"].server is not None
+    shards = three["a"].server.server.broker.shards
+    assert shards is not None
+    tier = shards.resources("a").tier
+    assert tier is not None
+    confirms = tier.confirms
+    assert confirms.bytes_behind > 0
+    is_away = False
+    await trio.sleep(60)
+    assert confirms.bytes_behind == 0
+    assert await read_from(three["b"], stream, 0) == []
+
+
+async def test_a_search_goes_on_when_another_node_leads(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while nobody does."""
+    monkeypatch.setattr(finding, "PAGE", 5)
+    stream, _ = await stored_at(three, "b")
+    await trio.sleep(5)
+    assert three["a"].server is not None
+    async with Network(three["a"].server, monkeypatch).client() as client:
+        search, found = client.find(stream), []
+        async for message in search:
+            found.append(message.body)
+            if len(found) == 7:
+                await three["b"].kill()
+        assert search.is_all
+    assert found == bodies(0)
+
+
+async def test_a_search_at_another_node_ends_with_who_asks(three: Three) -> None:
+    """The next one of its user would be refused."""
+    stream, _ = await stored_at(three, "b")
+    node, leader = three["a"].server, three["b"].server
+    assert node is not None
+    assert leader is not None
+    searches = leader.server.broker.searches
+
+    async def long(*_: object) -> None:
+        await trio.sleep_forever()
+
+    searches.place.page = long  # type: ignore[method-assign, assignment]
+    request = FindMessages(vhost=HOST, stream=Name(stream), words=(), seconds=10)
+    find = await node.server.engine.elsewhere(request)
+    assert find is not None
+    for _ in range(3):
+        with trio.move_on_after(1):
+            await find(Name("guest"))
+        await trio.sleep(0.1)
+        assert searches.num_open == 0
 
 
 async def test_a_client_that_goes_away_while_the_log_is_read(three: Three) -> None:

@@ -30,6 +30,7 @@ from streamd.operations.names import Name
 from streamd.operations.tier_reports import TierState
 from streamd.server import StartError
 from streamd.wire.stream import commands as c
+from streamd.wire.stream.fields import Pair
 from tests.broker.catalog.test_unlogged import logged
 from tests.broker.tier.support import (
     A_FRAME,
@@ -37,6 +38,7 @@ from tests.broker.tier.support import (
     all_of,
     bodies,
     confirmed_by_store,
+    copy_of,
     held_of,
     manifest_of,
     passes,
@@ -175,6 +177,46 @@ async def test_a_stream_that_a_backup_lacks_gets_nothing_of_an_earlier_one(
         await peer.declare("s")
         await peer.store([b"new"], first_id=1)
         assert await all_of(server) == [*bodies(0, A_FRAME * is_uploaded), b"new"]
+
+
+@pytest.mark.parametrize("confirm", ["store", "local"])
+async def test_a_stream_that_a_backup_lacks_is_the_one_that_was_created_last(
+    tmp_path: Path, store: FakeStore, confirm: str
+) -> None:
+    """What the store has of an earlier one was about to go when the machine was lost."""
+    backup = tmp_path / "backup"
+    async with tiered(tmp_path / "a", store):
+        await passes(3)
+    shutil.copytree(tmp_path / "a", backup)
+    async with tiered(tmp_path / "a", store) as server:
+        await confirmed_by_store(server, frames=2)
+        await tier_of(server).upload(server.host.name, [Name("s")], 60)
+        store.fail(name="replace", key="/manifest", times=-1)
+        assert await (await server.peer()).code(c.Delete, "s") != OK
+        peer = await publisher(server, stream_confirm=confirm)
+        await peer.store([b"new"], first_id=1)
+        await passes(3)
+        lost = copy_of(store)
+    async with tiered(backup, lost) as server:
+        assert await all_of(server) == [b"new"][: confirm == "store"]
+
+
+async def test_what_the_store_has_confirmed_of_a_stream_that_a_backup_lacks(
+    tmp_path: Path, store: FakeStore
+) -> None:
+    """Its messages are confirmed by the machine since."""
+    backup = tmp_path / "backup"
+    async with tiered(tmp_path / "a", store):
+        await passes(3)
+    shutil.copytree(tmp_path / "a", backup)
+    async with tiered(tmp_path / "a", store) as server:
+        peer = await confirmed_by_store(server, frames=2)
+        await peer.ask(
+            c.Manage, "stream.set", (Pair("stream", "s"), Pair("stream-confirm", "local"))
+        )
+        await passes(3)
+    async with tiered(backup, store) as server:
+        assert await all_of(server) == bodies(0, 2 * A_FRAME)
 
 
 async def test_marks_alone_bring_a_snapshot(

@@ -11,8 +11,10 @@ from segments import Log, at_offset
 from segments.flush import Flush
 from segments.store.object_names import WAL_FOLDER
 from segments.store.object_store import TierError
+from segments.store.wal import decode_slot
 from streamd.broker.catalog.catalog import CatalogError
 from streamd.broker.catalog.transaction import Transaction
+from streamd.broker.tier import wal
 from streamd.operations.arguments import CONFIRM
 from streamd.operations.errors import Refused
 from streamd.operations.names import Name
@@ -23,9 +25,11 @@ from tests.broker.tier.support import (
     bodies,
     confirmed_by_store,
     elsewhere,
+    manifests,
     passes,
     publisher,
     slot,
+    slots,
     tier_of,
     tiered,
 )
@@ -86,6 +90,54 @@ async def test_an_end_that_the_store_does_not_know_is_not_answered(
     assert await other.code(c.Delete, "s") == ResponseCode.STREAM_DOES_NOT_EXIST
     async with elsewhere(tmp_path, store) as new:
         assert "s" not in new.host.names()
+
+
+@pytest.mark.parametrize("is_uploaded", [False, True])
+async def test_an_end_that_no_slot_has_is_said_where_another_one_of_its_name_is_there(
+    tmp_path: Path, store: FakeStore, *, is_uploaded: bool
+) -> None:
+    """Nobody has looked at that one yet when the logs are read."""
+    async with tiered(tmp_path, store) as server:
+        peer = await confirmed_by_store(server, frames=1)
+        if is_uploaded:
+            await tier_of(server).upload(server.host.name, [Name("s")], 60)
+            await peer.store(bodies(20), 21)
+        store.fail(key=WAL_FOLDER, times=-1)
+        assert await (await server.peer()).code(c.Delete, "s") == AWAY
+        for name in ("a", "b", "c", "s"):  # which are looked at one after the other
+            await (await publisher(server, name)).store([b"new"])
+        assert manifests(store) == [] or is_uploaded
+    store.heal()
+    async with tiered(tmp_path, store) as server:
+        await passes(5)
+        assert manifests(store) == []
+        found = (decode_slot(key, store.objects[key].content)[0] for key in slots(store))
+        assert any(one.is_deleted for slot in found for one in slot.sections)
+        async with elsewhere(tmp_path, store) as new:
+            assert await all_of(new) == []
+
+
+async def test_many_ends_go_into_several_slots(
+    tmp_path: Path, store: FakeStore, server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is too large could not be read by the next start, nor anything behind it."""
+    monkeypatch.setattr(wal, "_MOST_ENDS", 3)
+    names = [f"s{number}" for number in range(10)]
+    for name in names:
+        await confirmed_by_store(server, name, frames=1)
+    store.fail(key=WAL_FOLDER, times=-1)
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon((await server.peer()).code, c.Delete, name)
+    store.heal()
+    await passes(10)
+    assert await (await server.peer()).code(c.Delete, "s9") == ResponseCode.STREAM_DOES_NOT_EXIST
+    found = (decode_slot(key, store.objects[key].content)[0] for key in slots(store))
+    ends = [sum(one.is_deleted for one in slot.sections) for slot in found]
+    assert sum(ends) == 10
+    assert max(ends) <= 3
+    async with elsewhere(tmp_path, store) as new:
+        assert new.host.names() == []
 
 
 @pytest.mark.parametrize("is_left", [False, True])
