@@ -8,11 +8,10 @@ round; the medians of the rounds are shown. The clients are by far the larger pa
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -34,8 +33,6 @@ _WINDOW = 500  # messages that are not confirmed, or not acknowledged, at a time
 _STREAM = {"x-queue-type": "stream", "x-stream-filter-size-bytes": 255}
 _FIRST = {"x-stream-offset": "first"}
 _WANTED = "v7"
-OURS = "streamd"
-NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 class Figure(NamedTuple):
@@ -189,11 +186,10 @@ class Place:
         self.uri = uri
         self._pid = pid
 
-    def declare(self, queue: str, arguments: Mapping[str, str] = NO_MORE) -> None:
-        """Make a stream; some have more arguments."""
+    def declare(self, queue: str) -> None:
+        """Make a stream."""
         with _connection(self.uri) as connection:
-            declared = {**_STREAM, **arguments}
-            connection.channel().queue_declare(queue, durable=True, arguments=declared)
+            connection.channel().queue_declare(queue, durable=True, arguments=_STREAM)
 
     def delete(self, queue: str) -> None:
         """Remove it."""
@@ -243,29 +239,19 @@ def one_round(place: Place, count: int) -> dict[str, Figure]:
 @click.option("--peer-pid", type=int, help="Its process id.")
 def main(count: int, rounds: int, peer: str | None, peer_pid: int | None) -> None:
     """Measure the AMQP clients pika and aio-pika against this server, and a peer beside it."""
-    compare(rounds, peer, peer_pid, partial(one_round, count=count))
-
-
-def compare(
-    rounds: int,
-    peer: str | None,
-    peer_pid: int | None,
-    one_round: Callable[[Place], dict[str, Figure]],
-) -> None:
-    """Measure this server and the peer in turn, and show the medians of the rounds."""
     if (peer is None) != (peer_pid is None):
         raise click.UsageError("--peer and --peer-pid belong together")
     with (
         tempfile.TemporaryDirectory() as folder,
         Target(Path(folder, "data"), "--amqp-port", "0") as target,
     ):
-        places = [Place(OURS, f"amqp://guest:guest@{target.amqp}/", target.pid)]
+        places = [Place("streamd", f"amqp://guest:guest@{target.amqp}/", target.pid)]
         if peer is not None and peer_pid is not None:
             places.append(Place("peer", peer, peer_pid))
         found: dict[str, dict[str, list[Figure]]] = {}
         for _ in track(range(rounds), description="measuring", transient=True):
             for place in places:
-                for name, figure in one_round(place).items():
+                for name, figure in one_round(place, count).items():
                     found.setdefault(name, {}).setdefault(place.name, []).append(figure)
     Console(width=100).print(table_of(found, [place.name for place in places]))
 

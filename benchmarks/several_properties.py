@@ -1,21 +1,14 @@
-"""`python -m benchmarks.several_properties`: filters over several properties.
+"""Filters over several properties, for `python -m benchmarks.find`.
 
 Publishing to streams whose filter values are taken by the server; and which chunks are sent for
 `region = x AND kind = y`, of 10,000 with 10 messages each, where both have 50 values.
 """
 
 import random
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
-
-import click
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.load import Load, publish
 from benchmarks.raw_connection import RawConnection
@@ -67,17 +60,6 @@ class Sent(NamedTuple):
     chunks: int
     true: int
     matching: int
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--messages", default=300_000, show_default=True, help="To publish in a round.")
-@click.option("--rounds", default=5, show_default=True, help="Rounds; the median is shown.")
-def main(messages: int, rounds: int) -> None:
-    """Measure filters over several properties."""
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    with tempfile.TemporaryDirectory(prefix="streamd-bench-") as folder:
-        console.print(publishing_table(list(publishing(Path(folder, "a"), messages, rounds))))
-        console.print(sent_table(list(chunks_sent(Path(folder, "b")))))
 
 
 def publishing(folder: Path, messages: int, rounds: int) -> Iterator[Publishing]:
@@ -202,31 +184,3 @@ def _frames(rows: Sequence[tuple[str, str]]) -> list[bytes]:
         entries = encode_entries([Outgoing(start + n, raw) for n, raw in enumerate(part)])
         made.append(encode(c.Publish(0, len(part), entries)))
     return made
-
-
-def publishing_table(rows: Sequence[Publishing]) -> Table:
-    """For people."""
-    title = "publishing, messages of 100 bytes without filter values"
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    table.add_column("filter properties")
-    table.add_column("messages/s", justify="right")
-    table.add_column("CPU µs each", justify="right")
-    for name, rate, used in rows:
-        table.add_row(name, f"{rate:,.0f}", f"{used:.2f}")
-    return table
-
-
-def sent_table(rows: Sequence[Sent]) -> Table:
-    """For people."""
-    title = f"chunks sent for {_PAIRS} questions, of {_CHUNKS:,} chunks each"
-    table = Table(title=title, title_justify="left", box=SIMPLE)
-    for heading in ("", "sent", "hold both values", "hold a match", "sent / both"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, chunks, true, matching in rows:
-        numbers = (chunks, true, matching)
-        table.add_row(name, *(f"{number:,}" for number in numbers), f"{chunks / true:.3f}")
-    return table
-
-
-if __name__ == "__main__":
-    main()

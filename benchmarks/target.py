@@ -7,7 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -184,11 +184,10 @@ def busy_seconds() -> float:
 
 
 @contextmanager
-def other_version(folder: str) -> Iterator[None]:
-    """Let programs that are started meanwhile import from there, not from their own folder."""
-    added = {"PYTHONPATH": folder, "PYTHONSAFEPATH": "1"}
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """This process and those it starts have these values meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -196,6 +195,11 @@ def other_version(folder: str) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+def other_version(folder: str) -> AbstractContextManager[None]:
+    """Let programs that are started meanwhile import from there, not from their own folder."""
+    return environment({"PYTHONPATH": folder, "PYTHONSAFEPATH": "1"})
 
 
 def _processes() -> tuple[dict[int, int], defaultdict[int, list[int]]]:

@@ -1,6 +1,5 @@
 """Object stores to measure with, on this machine, and a proxy that counts what is asked of one."""
 
-import os
 import shutil
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from socket import create_connection, socket
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import NamedTuple, cast
 
+from benchmarks.target import environment
 from tests.support.stores import PROGRAMS, StoreServer
 
 KINDS = ("versitygw", "gofakes3", "file")
@@ -78,26 +78,13 @@ def started(kind: str) -> Iterator[Store]:
     """An empty store; this process and those it starts have the credentials meanwhile."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streamd-store-")))
-        stack.enter_context(_environment({"GOMEMLIMIT": _GO_MEMORY, "GOGC": "50"}))
+        stack.enter_context(environment({"GOMEMLIMIT": _GO_MEMORY, "GOGC": "50"}))
         server = StoreServer(kind, folder, is_lasting=False)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.callback(server.kill)
         server.start()
-        stack.enter_context(_environment(server.environment))
+        stack.enter_context(environment(server.environment))
         yield Store(kind, server.url("streams"), server.endpoint, server)
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 class Counted(NamedTuple):

@@ -7,14 +7,13 @@ and what was read stays where it was.
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from itertools import pairwise
 from random import Random
 
 import trio
 
 from clients import Client, StreamError, StreamNotAvailable, connect
-from segments.gaps import num_lost
-from tests.crash.history import History
+from tests.crash import history
+from tests.crash.history import Found, History
 from tests.crash.rstream import Rstream
 
 ARGUMENTS = {
@@ -24,27 +23,22 @@ ARGUMENTS = {
     "stream-filter-property": "kind",
 }
 PATIENCE = 120  # seconds without anything; how long all takes, depends on the machine
+_PUBLISHER = "p"
 
 
 class Ledger:
     """What publishers and consumers were told.
 
     Attributes:
-        seen: the number of each message that somebody was given, by its offset.
-        confirmed: the highest number that must be there.
-        last_confirm: when one was confirmed last, by trio's clock.
+        told: what of the stream that is followed.
         num_compared: messages that were read, and were what they should be.
-        gone: offsets of messages that were lost with their machine.
         rstream: publishes, too.
         chance: decides what is left to it.
     """
 
     def __init__(self, seed: int) -> None:
-        self.seen: dict[int, int] = {}
-        self.confirmed = 0
-        self.last_confirm = 0.0
+        self.told = History()
         self.num_compared = 0
-        self.gone: set[int] = set()
         self._rstream_told = History()
         self.rstream = Rstream(self._rstream_told, "r", "app", pause=0)
         self.chance = Random(seed)
@@ -59,65 +53,68 @@ class Ledger:
 
     async def publish(self, client: Client) -> None:
         """Publish the next numbers, for ever."""
-        async with client.producer("s", name="p") as producer:
+        async with client.producer("s", name=_PUBLISHER) as producer:
             number = producer.last_publishing_id
             while True:
                 for _ in range(self.chance.choice((1, 20, 200))):
                     number += 1
-                    await producer.send(b"%d " % number + bytes(self.chance.randrange(80)))
+                    padding = bytes(self.chance.randrange(80))
+                    await producer.send(b"%d %s " % (number, _PUBLISHER.encode()) + padding)
                 await producer.flush()
-                self.confirmed = max(self.confirmed, number)
-                self.last_confirm = trio.current_time()
+                self.told.confirm(_PUBLISHER, number)
                 await trio.sleep(0.01)
 
     async def follow(self, client: Client) -> None:
         """Read on, for ever."""
-        start = max(self.seen, default=-1) + 1
+        start = max(self.told.seen, default=-1) + 1
         async with client.consumer("s", offset=start) as messages:
             async for message in messages:
-                self.take(message.offset, int(bytes(message.body).split()[0]))
+                self._take(history.found(message.offset, bytes(message.body)))
 
-    def take(self, offset: int, number: int) -> None:
-        """A message was read."""
-        assert offset not in self.gone, f"{number} at {offset}, where one was that is lost"
-        known = self.seen.setdefault(offset, number)
-        assert known == number, f"{number} at {offset}, where {known} was"
+    def _take(self, message: Found) -> None:
+        assert message.offset not in self.told.gone, f"{message}, where one was that is lost"
+        self.told.take(message)
         self.num_compared += 1
 
     async def check(self, uri: str) -> None:
         """All that was confirmed is there, once, in order; what was read is where it was."""
-        offsets, numbers = await self.read(uri)
+        messages = await self.read(uri)
         if told := self._rstream_told.single:
-            sent = [number for _, number in await self._messages(uri, "r")]
+            sent = [message.number for message in await read_all(uri, "r")]
             self.num_compared += len(sent)
             assert sent == list(range(len(sent))), "rstream's are missing, or doubled"
             assert len(sent) > max(told), "what rstream was told is lost"
-        assert numbers == list(range(1, len(numbers) + 1)), "numbers are missing, or doubled"
-        assert len(numbers) >= self.confirmed, f"{self.confirmed} was confirmed, and is lost"
-        lost = [at for at, after in pairwise(offsets) if num_lost(at + 1, after)]
-        assert not lost, f"offsets behind {lost} are missing"
-        missing = self.seen.keys() - set(offsets)
-        assert not missing, f"{sorted(missing)[:5]} were read, and are gone"
+        history.confirmed_once(messages, self.told.confirmed)
+        history.gaps_are_whole(messages)
+        history.nothing_read_is_gone(messages, self.told.seen)
 
-    async def read(self, uri: str) -> tuple[list[int], list[int]]:
-        """Offsets and numbers of all messages of the stream that is followed."""
-        found = await self._messages(uri, "s")
-        for offset, number in found:
-            self.take(offset, number)
-        return [offset for offset, _ in found], [number for _, number in found]
+    async def read(self, uri: str) -> list[Found]:
+        """All messages of the stream that is followed."""
+        messages = await read_all(uri, "s")
+        for message in messages:
+            self._take(message)
+        return messages
 
-    async def _messages(self, uri: str, name: str) -> list[tuple[int, int]]:
-        """Offset and number of each message of a stream, however long that takes."""
-        with trio.fail_after(PATIENCE) as waiting:
-            while True:
-                found: list[tuple[int, int]] = []
-                with suppress(StreamNotAvailable):  # a busy machine reads its logs for long
-                    async with (
-                        connect(uri) as client,
-                        client.consumer(name, offset="first", until_end=True) as messages,
-                    ):
-                        async for message in messages:
-                            found.append((message.offset, int(bytes(message.body).split()[0])))
-                            waiting.deadline = trio.current_time() + PATIENCE
-                    return found
-                await trio.sleep(1)
+    def lose(self, end: int) -> None:
+        """A machine is lost, with all messages that the store did not have, from an offset on."""
+        told = self.told
+        told.gone |= {offset for offset in told.seen if offset >= end}
+        told.seen = {at: message for at, message in told.seen.items() if at < end}
+        told.confirmed.clear()
+
+
+async def read_all(uri: str, stream: str) -> list[Found]:
+    """All messages of a stream, however long that takes."""
+    with trio.fail_after(PATIENCE) as waiting:
+        while True:
+            found: list[Found] = []
+            with suppress(StreamNotAvailable):  # a busy machine reads its logs for long
+                async with (
+                    connect(uri) as client,
+                    client.consumer(stream, offset="first", until_end=True) as messages,
+                ):
+                    async for message in messages:
+                        found.append(history.found(message.offset, bytes(message.body)))
+                        waiting.deadline = trio.current_time() + PATIENCE
+                return found
+            await trio.sleep(1)

@@ -19,7 +19,7 @@ import trio
 from clients import Client, NoOffset, StreamError, StreamNotAvailable, connect
 from tests.crash import history
 from tests.crash.history import Found, History
-from tests.crash.ledger import ARGUMENTS, PATIENCE
+from tests.crash.ledger import ARGUMENTS, PATIENCE, read_all
 from tests.crash.nodes import Cluster, ClusterNode
 from tests.crash.rstream import Rstream
 
@@ -276,23 +276,6 @@ async def _stored(client: Client) -> int:
         while True:
             with suppress(StreamNotAvailable):
                 return await client.query_offset(STORED, _READER)
-            await trio.sleep(1)
-
-
-async def read_all(uri: str, stream: str) -> list[Found]:
-    """All messages of a stream, however long that takes."""
-    with trio.fail_after(PATIENCE) as waiting:
-        while True:
-            found: list[Found] = []
-            with suppress(StreamNotAvailable):  # a busy machine reads its logs for long
-                async with (
-                    connect(uri) as client,
-                    client.consumer(stream, offset="first", until_end=True) as messages,
-                ):
-                    async for message in messages:
-                        found.append(history.found(message.offset, bytes(message.body)))
-                        waiting.deadline = trio.current_time() + PATIENCE
-                return found
             await trio.sleep(1)
 
 

@@ -101,13 +101,10 @@ class Run:
         except MissingError:  # nothing was stored before
             end = 0
         self.server.start("--restore")
-        ledger = self.ledger
-        ledger.gone |= {offset for offset in ledger.seen if offset >= end}
-        ledger.seen = {at: number for at, number in ledger.seen.items() if at < end}
-        ledger.confirmed = 0
-        offsets, numbers = await ledger.read(self.server.uri)
-        assert (offsets[-1] + 1 if offsets else 0) == end, f"{offsets[-1:]}, expected {end}"
-        ledger.confirmed = len(numbers)
+        self.ledger.lose(end)
+        messages = await self.ledger.read(self.server.uri)
+        assert (messages[-1].offset + 1 if messages else 0) == end, f"{messages[-1:]}, not {end}"
+        self.ledger.told.confirmed = {one.publisher: one.number for one in messages}
         self.server.kill()
         await self._wake(old)
         self.server.start()

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import click
 
 from tests.fuzz import failing
-from tests.fuzz.record import write_seeds
 from tests.fuzz.targets import CORPUS, TARGETS, Target
 
 FAILURES = Path("fuzz-failures")
@@ -73,7 +72,6 @@ def main(
     memory = _MEMORY if Path(_MEMORY).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="streamd-fuzz-", dir=memory) as folder:
         search = _Search(Path(folder), seed or 1, count, seconds, jobs, chosen)
-        write_seeds(search.seeds)
         with ThreadPoolExecutor(jobs) as pool:
             outcomes = []
             for outcome in pool.map(search.run, chosen):
@@ -116,7 +114,6 @@ class _Search:
         jobs: int,
         chosen: Sequence[Target],
     ) -> None:
-        self.seeds = folder / "seeds"
         self._folder = folder
         self._seed = seed
         self._shares = sum(target.share for target in chosen)
@@ -135,7 +132,7 @@ class _Search:
         if self._seconds is not None:
             limits.append(f"-max_total_time={max(1, round(self._seconds))}")
         started = time.perf_counter()
-        code, text = self._libfuzzer(target, *limits, str(new), *self._corpus(target))
+        code, text = self._libfuzzer(target, *limits, str(new), str(CORPUS / target.name))
         took = time.perf_counter() - started
         failures = _FAILED.findall(text)
         if code and not failures:  # a hang, too much memory, or the search itself
@@ -151,10 +148,6 @@ class _Search:
             failures,
             text,
         )
-
-    def _corpus(self, target: Target) -> list[str]:
-        kept = CORPUS / target.name
-        return [str(place) for place in (kept, self.seeds / target.name) if place.is_dir()]
 
     def _libfuzzer(self, target: Target, *options: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "tests.fuzz.guided", target.name, str(FAILURES)]
@@ -183,7 +176,7 @@ class _Search:
         made = self._folder / "kept" / target.name
         made.mkdir(parents=True)
         new = self._folder / "new" / target.name
-        merge = ("-set_cover_merge=1", str(made), *self._corpus(target), str(new))
+        merge = ("-set_cover_merge=1", str(made), str(CORPUS / target.name), str(new))
         code, text = self._libfuzzer(target, *merge)
         if code:
             raise click.ClickException(text)

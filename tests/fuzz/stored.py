@@ -7,7 +7,6 @@ selector finds among them the columns have to have found, too.
 from collections.abc import Sequence
 from functools import lru_cache
 
-from segments import ChunkBuilder, LogPolicy
 from segments.codec import decode_blocks
 from segments.columns import Columns, open_rows, places_of
 from segments.errors import FormatError
@@ -100,21 +99,3 @@ def _message(first: bytes, second: bytes) -> bytes:
     pairs = zip(_NAMES, (first, second), strict=True)
     found = {name: value.decode() if value.isascii() else value for name, value in pairs}
     return Message(application_properties=found).encode()
-
-
-def seeds() -> list[bytes]:
-    """Trailers of some chunks, for each selector."""
-    made = []
-    for count, values in ((3, 2), (40, 3), (100, 4), (256, 90)):
-        builder = ChunkBuilder()
-        plain = [
-            plain_key((b"", b"a", b"b", b"\0\0c", b"v%d" % n)[n % values % 5]) for n in range(count)
-        ]
-        keys = [
-            key_of(_NAMES[1], (b"x", b"", b"y")[n % 3 if count > 3 else 0]) for n in range(count)
-        ]
-        builder.add(_ENTRY * count, count, count, plain, (_MARK,), (keys,))
-        builder.set_sequence(b"publisher", 5)
-        chunk = builder.encode(chunk_id=0, timestamp_ms=0, epoch=1, policy=LogPolicy())
-        made += [bytes((number, count - 1)) + chunk.parts[2] for number in range(len(SELECTORS))]
-    return made

@@ -5,10 +5,10 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from streamd.wire.amqp091.codec import PROTOCOL_HEADER
-from tests.fuzz import conversations, frames, live, stored, values, wire
+from tests.fuzz import frames, live, stored, values, wire
 from tests.fuzz.mutate import ChangeValue, Fix, changed
 from tests.fuzz.requests import changed_requests
+from tests.fuzz.spare import SPARE_COMMANDS, SPARE_METHODS, SPARE_PERFORMATIVES
 
 CORPUS = Path(__file__).parent / "corpus"
 _MOST_FRAMES = 40
@@ -64,11 +64,9 @@ def _changes(fix: Fix, spare: Sequence[bytes], change: ChangeValue) -> Change:
     return lambda parts, chance: changed(parts, chance, fix, spare, change)
 
 
-_change_stream = _changes(frames.with_size, conversations.SPARE_COMMANDS, values.change_stream)
-_change_amqp = _changes(frames.with_size_and_end, conversations.SPARE_METHODS, values.change_amqp)
-_change_amqp10 = _changes(
-    frames.with_whole_size, conversations.SPARE_PERFORMATIVES, values.change_amqp10
-)
+_change_stream = _changes(frames.with_size, SPARE_COMMANDS, values.change_stream)
+_change_amqp = _changes(frames.with_size_and_end, SPARE_METHODS, values.change_amqp)
+_change_amqp10 = _changes(frames.with_whole_size, SPARE_PERFORMATIVES, values.change_amqp10)
 _change_bytes = _changes(bytes, (), lambda part, _: part)
 
 
@@ -99,33 +97,3 @@ def close(target: Target, *, is_whole: bool = True) -> None:
     """End the server that a target may have: there can be one at a time."""
     if isinstance(target.run, live.Conversations):
         target.run.close(is_whole=is_whole)
-
-
-def seeds(recorded: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
-    """What fuzzing begins with, by target: whole sessions, and each part of them.
-
-    Args:
-        recorded: the frames of a session, by protocol.
-    """
-    made: dict[str, list[bytes]] = {}
-    for name, login, spare in (
-        ("stream", conversations.STREAM_LOGIN, conversations.SPARE_COMMANDS),
-        ("amqp", conversations.AMQP_LOGIN, conversations.SPARE_METHODS),
-        ("amqp10", conversations.AMQP10_LOGIN, conversations.SPARE_PERFORMATIVES),
-    ):
-        session = recorded[name]
-        after = session[login:]
-        parts = [b"".join(after[at : at + 4]) for at in range(0, len(after), 2)]
-        logged_in = bytes((live.LOGGED_IN,))
-        made[name] = [
-            b"\0" + b"".join(session),
-            *(logged_in + part for part in parts),
-            logged_in + b"".join(spare),
-        ]
-        made[f"{name}-wire"] = [b"\0" + part for part in [*parts, *spare]]
-    made["amqp"].append(b"\0" + PROTOCOL_HEADER)
-    made["http"] = [b"\0" + request for request in recorded["http"]]
-    made["http"].append(b"\0" + b"".join(recorded["http"]))
-    made["message"] = wire.message_seeds()
-    made["columns"] = stored.seeds()
-    return made

@@ -9,8 +9,6 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from segments.compression import pack
-from segments.message import Message
 from streamd.wire.amqp091 import connection as amqp, methods as m
 from streamd.wire.amqp091.codec import FRAME_END, decode_method, encode_method, method_frame
 from streamd.wire.amqp091.deliver import DeliverWriter
@@ -269,15 +267,3 @@ def try_message(data: bytes) -> None:
     """A message of a stream, as consumers of both AMQPs get it."""
     _deliver(data[1:])
     _deliver10(data[1:])
-
-
-def message_seeds() -> list[bytes]:
-    """Some messages."""
-    made = [
-        Message(b"body").encode(),
-        Message(b"", application_properties={"a": 1, "b": "x", "c": None, "d": 1.5}).encode(),
-        b"\0\x53\x77\xa1\x03abc",
-        b"plain",
-        pack([b"one"], 0)[0],
-    ]
-    return [b"\0" + raw for raw in made]

@@ -30,6 +30,7 @@ PARTS = {
     "gap",
     "tls",
 }
+RSTREAM_PARTS = {"super_stream", "single_active_consumer", "concurrency", "gap"}
 AMQP_PARTS = {
     "publish_and_confirm",
     "offsets",
@@ -72,7 +73,7 @@ class Language(NamedTuple):
 
 
 LANGUAGES = (
-    Language("python", (), ((sys.executable, "main.py"),)),
+    Language("python", (), ((sys.executable, "main.py"),), RSTREAM_PARTS),
     Language(
         "javascript",
         ("node", "npm"),

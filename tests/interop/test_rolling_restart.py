@@ -18,7 +18,7 @@ import trio
 from clients import connect
 from tests.crash import history
 from tests.crash.history import Found, History
-from tests.crash.node_clients import read_all
+from tests.crash.ledger import read_all
 from tests.crash.nodes import Cluster
 from tests.crash.rstream import Rstream
 from tests.interop.test_interop import HERE, LANGUAGES

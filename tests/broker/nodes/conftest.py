@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.broker.nodes.spread import Three, start_three
-from tests.broker.nodes.support import cluster
+from tests.broker.nodes.support import Nodes, cluster
 
 
 @pytest.fixture
-async def three(tmp_path: Path) -> AsyncIterator[Three]:
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    """A cluster without a node so far."""
+    async with cluster(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def three(nodes: Nodes) -> Three:
     """See `start_three`."""
-    async with cluster(tmp_path) as nodes:
-        yield await start_three(nodes)
+    return await start_three(nodes)

@@ -17,7 +17,7 @@ from segments.store.object_store import ObjectStore, TierError
 from streamd.net import passing, threads
 from streamd.net.transport import Transport
 from streamd.server import AMQP, STREAM, StartAgain
-from tests.broker.tier.support import SEGMENT_BYTES, publish
+from tests.broker.tier.support import SEGMENT_BYTES, bodies, publish
 from tests.support.fake_store import FakeStore
 from tests.support.server import Harness, MemoryTransport, Peer, serving, simulated
 
@@ -258,6 +258,31 @@ async def until(is_true: Callable[[], bool], seconds: float = 300) -> float:
         while not is_true():
             await trio.sleep(0.05)
     return trio.current_time() - began_at
+
+
+async def two(nodes: Nodes, **settings: object) -> tuple[RunningNode, RunningNode]:
+    """A leader, and a standby."""
+    a = nodes.start("a", **settings)
+    await until(lambda: a.is_leader)
+    b = nodes.start("b", **settings)
+    await until(lambda: b.is_standby)
+    return a, b
+
+
+async def publisher_at(node: RunningNode) -> Peer:
+    """One of the stream s, which it creates."""
+    peer = await node.peer()
+    await peer.create("s", **STORED)
+    await peer.declare("s", reference="p")
+    return peer
+
+
+async def two_with_s(nodes: Nodes, **settings: object) -> tuple[RunningNode, RunningNode]:
+    """The same with a frame of messages in the stream s, which both have."""
+    a, b = await two(nodes, advertised_port=1234, **settings)
+    await (await publisher_at(a)).store(bodies(0))
+    await trio.sleep(5)
+    return a, b
 
 
 async def half_stored(nodes: Nodes, node: RunningNode) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """Streams that are placed at nodes: who leads them, and what becomes of them."""
 
-from pathlib import Path
-
 import trio
 
 from segments.message import MessageView
@@ -21,7 +19,7 @@ from tests.broker.nodes.spread import (
     start_three,
     stored_at,
 )
-from tests.broker.nodes.support import cluster, until
+from tests.broker.nodes.support import Nodes, until
 from tests.broker.tier.support import A_FRAME, bodies
 from tests.support.amqp import open_peer
 from tests.support.server import FIRST, OK
@@ -96,28 +94,27 @@ async def test_whoever_has_come_here_hears_that_another_node_leads(three: Three)
     assert await read_from(three["a"], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
 
 
-async def test_where_a_node_is_gone_another_one_leads_its_streams(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as nodes:
-        three = await start_three(nodes)
-        leaders = await spread(three["a"], *NAMES)
-        stream = one_of(leaders, "b")
-        publisher = await publisher_of(three["b"], stream)
-        await publisher.store(bodies(0))
-        await three["b"].kill()
-        del three["b"]
-        began_at = trio.current_time()
-        leader = await led_by(three["a"], stream, *three)
-        assert trio.current_time() - began_at < 16
-        publisher = await publisher_of(three[leader], stream)
-        await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
-        assert await read_from(three[leader], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
-        three["b"] = nodes.start("b", confirm="store")
-        await until(lambda: three["b"].is_standby)
-        await led_by(three["a"], stream, "b")
-        publisher = await publisher_of(three["b"], stream)
-        await publisher.store(bodies(2 * A_FRAME), first_id=2 * A_FRAME + 1)
-        for node in three.values():
-            assert await read_from(node, stream, 3 * A_FRAME) == bodies(0, 3 * A_FRAME)
+async def test_where_a_node_is_gone_another_one_leads_its_streams(nodes: Nodes) -> None:
+    three = await start_three(nodes)
+    leaders = await spread(three["a"], *NAMES)
+    stream = one_of(leaders, "b")
+    publisher = await publisher_of(three["b"], stream)
+    await publisher.store(bodies(0))
+    await three["b"].kill()
+    del three["b"]
+    began_at = trio.current_time()
+    leader = await led_by(three["a"], stream, *three)
+    assert trio.current_time() - began_at < 16
+    publisher = await publisher_of(three[leader], stream)
+    await publisher.store(bodies(A_FRAME), first_id=A_FRAME + 1)
+    assert await read_from(three[leader], stream, 2 * A_FRAME) == bodies(0, 2 * A_FRAME)
+    three["b"] = nodes.start("b", confirm="store")
+    await until(lambda: three["b"].is_standby)
+    await led_by(three["a"], stream, "b")
+    publisher = await publisher_of(three["b"], stream)
+    await publisher.store(bodies(2 * A_FRAME), first_id=2 * A_FRAME + 1)
+    for node in three.values():
+        assert await read_from(node, stream, 3 * A_FRAME) == bodies(0, 3 * A_FRAME)
 
 
 async def test_other_nodes_go_on_while_the_leader_of_the_cluster_is_gone(three: Three) -> None:
@@ -192,17 +189,16 @@ async def test_any_node_declares_and_deletes(three: Three) -> None:
         assert found == ResponseCode.STREAM_DOES_NOT_EXIST
 
 
-async def test_a_super_stream_is_spread(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as nodes:
-        three = await start_three(nodes, leader_locator="balanced")
-        peer = await three["a"].peer()
-        partitions = tuple(f"all-{number}" for number in range(6))
-        keys = tuple(map(str, range(6)))
-        assert await peer.code(c.CreateSuperStream, "all", partitions, keys, ()) == OK
-        for node in three.values():
-            found = await leaders_of(node, *partitions)
-            assert sorted(found.values()) == ["a", "a", "b", "b", "c", "c"]
-        assert await peer.code(c.DeleteSuperStream, "all") == OK
+async def test_a_super_stream_is_spread(nodes: Nodes) -> None:
+    three = await start_three(nodes, leader_locator="balanced")
+    peer = await three["a"].peer()
+    partitions = tuple(f"all-{number}" for number in range(6))
+    keys = tuple(map(str, range(6)))
+    assert await peer.code(c.CreateSuperStream, "all", partitions, keys, ()) == OK
+    for node in three.values():
+        found = await leaders_of(node, *partitions)
+        assert sorted(found.values()) == ["a", "a", "b", "b", "c", "c"]
+    assert await peer.code(c.DeleteSuperStream, "all") == OK
 
 
 async def test_offsets_are_with_who_leads_the_stream(three: Three) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,7 +34,7 @@ from tests.broker.nodes.spread import (
     start_three,
     stored_at,
 )
-from tests.broker.nodes.support import cluster, until
+from tests.broker.nodes.support import Nodes, until
 from tests.broker.tier.support import A_FRAME, bodies
 from tests.support.amqp import open_peer
 from tests.support.client import Network
@@ -421,25 +420,24 @@ async def test_a_large_message_of_amqp(three: Three) -> None:
             raise AssertionError(f"at {node}") from error
 
 
-async def test_moving_to_a_node_that_leads_no_streams(tmp_path: Path) -> None:
+async def test_moving_to_a_node_that_leads_no_streams(nodes: Nodes) -> None:
     """The way to it leads back to the leader of the cluster, which asks it again."""
-    async with cluster(tmp_path) as nodes:
-        three = await start_three(nodes)
-        leaders = await spread(three["a"], "s0", "s1")
-        assert sorted(leaders.values()) == ["a", "b"]
-        num, inner = 0, nodes.connect
+    three = await start_three(nodes)
+    leaders = await spread(three["a"], "s0", "s1")
+    assert sorted(leaders.values()) == ["a", "b"]
+    num, inner = 0, nodes.connect
 
-        async def connect(host: str, port: int) -> Any:
-            nonlocal num
-            num += 1
-            if num > 200:
-                raise ConnectionRefusedError("too many")
-            return await inner(host, port)
+    async def connect(host: str, port: int) -> Any:
+        nonlocal num
+        num += 1
+        if num > 200:
+            raise ConnectionRefusedError("too many")
+        return await inner(host, port)
 
-        passing.connect = connect
-        peer = await three["a"].peer()
-        answer = await manage(peer, MoveShard(shard="b", node="c"))
-        assert (num < 20, answer.code, answer.reason) == (True, OK, "")
+    passing.connect = connect
+    peer = await three["a"].peer()
+    answer = await manage(peer, MoveShard(shard="b", node="c"))
+    assert (num < 20, answer.code, answer.reason) == (True, OK, "")
 
 
 async def test_a_shard_is_begun_while_the_log_does_not_answer(three: Three) -> None:
@@ -512,20 +510,19 @@ async def test_nothing_is_confirmed_once_a_deletion_is_answered(three: Three) ->
         await publisher.vanish()
 
 
-async def test_streams_are_spread_from_the_first_moment(tmp_path: Path) -> None:
+async def test_streams_are_spread_from_the_first_moment(nodes: Nodes) -> None:
     """The leader has been alone, and looks once a minute whether others have come."""
-    async with cluster(tmp_path) as nodes:
-        a = nodes.start("a", confirm="store")
-        await until(lambda: a.is_leader)
-        await trio.sleep(200)
-        peer = await a.peer()
-        await peer.create("t0", **SPREAD)
-        for name in "bc":
-            node = nodes.start(name, confirm="store")
-            await until(lambda: node.is_standby)  # noqa: B023
-            await trio.sleep(0.5)
-        leaders = await spread(a, *NAMES)
-        assert sorted(leaders.values()) == ["a", "a", "b", "b", "c", "c"]
+    a = nodes.start("a", confirm="store")
+    await until(lambda: a.is_leader)
+    await trio.sleep(200)
+    peer = await a.peer()
+    await peer.create("t0", **SPREAD)
+    for name in "bc":
+        node = nodes.start(name, confirm="store")
+        await until(lambda: node.is_standby)  # noqa: B023
+        await trio.sleep(0.5)
+    leaders = await spread(a, *NAMES)
+    assert sorted(leaders.values()) == ["a", "a", "b", "b", "c", "c"]
 
 
 async def test_who_waits_for_a_node_that_stands_still_is_answered(three: Three) -> None:

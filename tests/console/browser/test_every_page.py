@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
+from urllib.parse import quote
 
 import pika
 import pytest
@@ -18,13 +19,19 @@ from tests.support.process import ServerProcess
 
 pytestmark = needs_browser
 
-WIDE, PHONE = 1400, 400
-NAME = "orders-of-everybody-in-the-western-regions"
+WIDE, PHONE = 1400, 320
+NAME = "<script>alert(1)</script>\"'-of-everybody-in-the-western-regions"
 HERE = {
     "/super-streams": "parted",
     "/exchanges": "routes",
 }
-PARTS = {"vhost": "%2F", "name": NAME, "user": "guest", "offset": "7", "connection": "CONNECTION"}
+PARTS = {
+    "vhost": "%2F",
+    "name": quote(NAME, safe=""),
+    "user": "guest",
+    "offset": "7",
+    "connection": "CONNECTION",
+}
 NO_PAGES = re.compile(r"/download$|\{part\}|^/static/|^/favicon|^/login$")
 MAIN = re.compile(r"(?<=<main id=\"main\" tabindex=\"-1\">).*(?=</main>)", re.DOTALL)
 LONG = "a-key-of-some-length."
@@ -36,9 +43,16 @@ def pages() -> list[str]:
     found = []
     for route in Console(Site(service, "")).routes:
         if "GET" in (route.methods or ()) and not NO_PAGES.search(route.path):
-            names = {**PARTS, "name": next((HERE[h] for h in HERE if h in route.path), NAME)}
+            name = next((HERE[h] for h in HERE if h in route.path), PARTS["name"])
+            names = {**PARTS, "name": name}
             found.append(route.path.format(**names))
     return found
+
+
+QUERIES = [
+    "/streams?q=%3Cscript%3E&sort=size&desc=1",
+    "/streams/{vhost}/{name}/publish?again=7".format(**PARTS),
+]
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +80,18 @@ async def fill(uri: str) -> None:
         await client.create_super_stream("parted", 2)
         async with client.producer(NAME) as producer:
             for n in range(300):
-                message = Message(b'{"a": 1}' * 20, application_properties={"region": f"r{n % 9}"})
-                await producer.send(message)
+                region = f"<b>{n % 9}"
+                message = Message(b'{"a": 1}' * 20, application_properties={"region": region})
+                await producer.send(message, filter_value=region)
         for n in range(6):
-            await client.set_offset(NAME, f"a-consumer-with-a-name-{n}", 10 * n)
-        await client.register_selector(NAME, "group", sql="region = 'EU' AND total > 100")
+            await client.set_offset(NAME, f"</td><script>-with-a-name-{n}", 10 * n)
+        selector = "region = '<b>' AND total > 100"
+        await client.register_selector(NAME, '"><img src=x>', sql=selector)
 
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("width", [WIDE, PHONE])
-@pytest.mark.parametrize("path", pages())
+@pytest.mark.parametrize("path", [*pages(), *QUERIES])
 def test_everything_fits_and_can_be_read(tab: Tab, path: str, width: int) -> None:
     tab.page.set_viewport_size({"width": width, "height": 800})
     if "CONNECTION" in path:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
 from playwright.sync_api import expect
 
-from clients import Message, connect
+from clients import connect
 from tests.support.browser import Tab, beside, needs_browser
 from tests.support.process import ServerProcess
 
@@ -33,54 +32,6 @@ def test_a_refused_login(stranger: Tab) -> None:
     assert stranger.page.get_by_role("alert").inner_text() == "User or password is wrong."
     assert stranger.page.get_by_label("User name").input_value() == "guest"
     stranger.check()
-
-
-STREAM = "/streams/%2F/%3Cscript%3Ealert(1)%3C%2Fscript%3E%22%27"
-
-
-@pytest.fixture(scope="module")
-def filled(served: ServerProcess) -> None:
-    """A stream with a hostile name, filter values, a stored offset and a selector."""
-    beside(fill(served.uri))
-
-
-async def fill(uri: str) -> None:
-    name = "<script>alert(1)</script>\"'"
-    arguments = {"stream-filter-property": "region", "stream-max-segment-size-bytes": "2000"}
-    async with connect(uri) as client:
-        await client.create(name, arguments=arguments)
-        async with client.producer(name) as producer:
-            for n in range(100):
-                region = f"<b>{n % 7}"
-                message = Message(b"x", application_properties={"region": region})
-                await producer.send(message, filter_value=region)
-        await client.set_offset(name, "</td><script>", 50)
-        await client.register_selector(name, '"><img src=x>', sql="region = '<b>'")
-
-
-@pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/streams",
-        "/streams?q=%3Cscript%3E&sort=size&desc=1",
-        "/create-stream",
-        STREAM,
-        f"{STREAM}/filters",
-        f"{STREAM}/change",
-        f"{STREAM}/publish",
-        f"{STREAM}/publish?again=7",
-        f"{STREAM}/truncate",
-        f"{STREAM}/delete",
-    ],
-)
-def test_pages(tab: Tab, path: str) -> None:
-    tab.go(path)
-    expect(tab.page.locator("h1")).to_have_count(1)
-    for details in tab.page.locator("main details").all():
-        details.locator("summary").click()
-    tab.check()
 
 
 def test_what_screen_readers_tell(stranger: Tab, served: ServerProcess) -> None:
@@ -202,18 +153,9 @@ def test_light_and_dark(tab: Tab) -> None:
     assert tab.barriers() == []
 
 
-@pytest.mark.usefixtures("filled")
-def test_a_narrow_screen_scrolls_one_way_only(tab: Tab) -> None:
-    tab.page.set_viewport_size({"width": 320, "height": 640})
-    for path in ("/", "/streams", "/create-stream", STREAM, f"{STREAM}/filters"):
-        tab.go(path)
-        width = tab.page.evaluate("document.documentElement.scrollWidth")
-        assert width <= 320, path
-
-
-@pytest.mark.usefixtures("filled")
-def test_the_keyboard_reaches_everything(tab: Tab) -> None:
+def test_the_keyboard_reaches_everything(tab: Tab, served: ServerProcess) -> None:
     page = tab.page
+    beside(make(served.uri, "a stream among others"))
     tab.go("/streams")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"

@@ -1,19 +1,19 @@
-"""What rstream does against a running server; a line "ok NAME" for each part."""
+"""What rstream does against a running server; a line "ok NAME" for each part.
+
+What it does alone, or inside TLS, is tried in tests/e2e/test_rstream.py and its neighbours.
+"""
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from rstream import (
     AMQPMessage,
-    CompressionType,
     Consumer,
     ConsumerOffsetSpecification,
     EventContext,
-    FilterConfiguration,
     MessageContext,
     OffsetSpecification,
     OffsetType,
@@ -46,131 +46,58 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def producer(**options: Any) -> Producer:
-    return Producer(**SERVER, **({"port": PORT} | options))
+def producer() -> Producer:
+    return Producer(**SERVER, port=PORT)
 
 
-def consumer(**options: Any) -> Consumer:
-    return Consumer(**SERVER, **({"port": PORT} | options))
+def consumer() -> Consumer:
+    return Consumer(**SERVER, port=PORT)
 
 
-async def publish(stream: str, messages: Iterable[Any], **options: Any) -> None:
-    async with producer(**options) as sink:
+async def publish(stream: str, messages: Iterable[Any]) -> None:
+    async with producer() as sink:
         await sink.create_stream(stream, exists_ok=True)
         for message in messages:
             await sink.send_wait(stream, message)
 
 
-async def consume(stream: str, enough: int, subscribe: Any = None, **options: Any) -> Got:
+async def consume(stream: str, enough: int, offset: ConsumerOffsetSpecification = FIRST) -> Got:
     """The messages that come until there are enough, and those that come shortly after."""
     got: Got = []
-    async with consumer(**options) as source:
-        wanted = {"offset_specification": FIRST} | (subscribe or {})
-        await source.subscribe(stream, lambda message, _context: got.append(message), **wanted)
+    async with consumer() as source:
+        await source.subscribe(
+            stream, lambda message, _context: got.append(message), offset_specification=offset
+        )
         await until(lambda: len(got) >= enough, f"{enough} messages")
         await asyncio.sleep(0.2)
     return got
 
 
-async def publish_and_confirm(stream: str) -> None:
-    confirmed: list[int] = []
-    async with producer() as sink:
-        await sink.create_stream(stream)
-        await sink.send_batch(
-            stream,
-            numbers(1000),
-            on_publish_confirm=lambda status: confirmed.append(status.is_confirmed),
-        )
-        await until(lambda: len(confirmed) == 1000, "confirms")
-    same(all(confirmed), True)
-    same(await consume(stream, 1000), numbers(1000))
-    behind = {"offset_specification": ConsumerOffsetSpecification(OffsetType.OFFSET, 990)}
-    same(await consume(stream, 10, behind), numbers(1000)[990:])
-
-
-async def deduplication(stream: str) -> None:
-    async with producer() as sink:
-        await sink.create_stream(stream)
-        for number in (1, 2, 2, 1, 3):
-            message = AMQPMessage(body=b"%d" % number)
-            message.publishing_id = number
-            await sink.send(stream, message, publisher_name="p")
-        got = await consume(stream, 3, {"decoder": amqp_decoder})
-    same([bytes(message.body) for message in got], [b"1", b"2", b"3"])
-
-
-async def sub_batches(stream: str) -> None:
-    messages = [AMQPMessage(body=body) for body in numbers(100)]
-    async with producer() as sink:
-        await sink.create_stream(stream)
-        for compression in (CompressionType.No, CompressionType.Gzip):
-            await sink.send_sub_entry(stream, messages, compression_type=compression)
-        got = await consume(stream, 200, {"decoder": amqp_decoder})
-    same([bytes(message.body) for message in got], numbers(100) * 2)
-
-
-async def filtering(stream: str) -> None:
-    async def value(message: AMQPMessage) -> str:
-        return str(message.application_properties["carrier"])
-
-    def wants(message: AMQPMessage) -> bool:  # what rstream decodes is bytes
-        return bytes(message.application_properties[b"carrier"]) in (b"HA", b"")
-
-    for name in ("HA", "UA", "HA"):
-        message = AMQPMessage(body=name.encode(), application_properties={"carrier": name})
-        await publish(stream, [message], filter_value_extractor=value)
-    await publish(stream, [AMQPMessage(body=b"none", application_properties={"carrier": ""})])
-    for match_unfiltered, expected in ((False, [b"HA", b"HA"]), (True, [b"HA", b"HA", b"none"])):
-        wanted = FilterConfiguration(["HA"], wants, match_unfiltered)
-        subscribe = {"decoder": amqp_decoder, "filter_input": wanted}
-        got = await consume(stream, len(expected), subscribe)
-        same([bytes(message.body) for message in got], expected)
-
-
-async def offset_tracking(stream: str) -> None:
-    await publish(stream, numbers(10))
-    async with consumer() as source:
-        await source.store_offset(stream, "app", 6)
-        same(await source.query_offset(stream, "app"), 6)
-
-
-async def statistics(stream: str) -> None:
-    await publish(stream, numbers(10))
-    async with producer() as sink:
-        client = await sink.default_client
-        found = await client.query_leader_and_replicas(stream)
-        same(found[0].port, PORT)
-        same(await sink.stream_exists(stream), True)
-        same(await sink.stream_exists("no-such-stream"), False)
-
-
 async def super_stream(stream: str) -> None:
+    """Messages go where their keys are bound."""
+
     async def key(message: AMQPMessage) -> str:
         return str(message.application_properties["key"])
 
     keys = ["a", "b", "c"]
     made = SuperStreamCreationOption(n_partitions=0, binding_keys=keys)
-    for routing in (RouteType.Hash, RouteType.Key):
-        name = f"{stream}-{routing.name}"
-        for wanted in keys:  # one producer each: 1.1.1 asks once where a key leads, for all keys
-            async with SuperStreamProducer(
-                **SERVER,
-                port=PORT,
-                super_stream=name,
-                super_stream_creation_option=made,
-                routing=routing,
-                routing_extractor=key,
-            ) as sink:
-                for number in range(keys.index(wanted), 60, 3):
-                    properties = {"key": wanted}
-                    message = AMQPMessage(body=b"%d" % number, application_properties=properties)
-                    await sink.send(message)
-        got = await consume_all(name, 60)
-        same(sorted(n for numbers in got.values() for n in numbers), list(range(60)))
-        if routing is RouteType.Key:
-            same(got, {f"{name}-{k}": list(range(n, 60, 3)) for n, k in enumerate(keys)})
-        async with consumer() as locator:
-            await (await locator.default_client).delete_super_stream(name)
+    for wanted in keys:  # one producer each: 1.1.1 asks once where a key leads, for all keys
+        async with SuperStreamProducer(
+            **SERVER,
+            port=PORT,
+            super_stream=stream,
+            super_stream_creation_option=made,
+            routing=RouteType.Key,
+            routing_extractor=key,
+        ) as sink:
+            for number in range(keys.index(wanted), 60, 3):
+                properties = {"key": wanted}
+                message = AMQPMessage(body=b"%d" % number, application_properties=properties)
+                await sink.send(message)
+    got = await consume_all(stream, 60)
+    same(got, {f"{stream}-{k}": list(range(n, 60, 3)) for n, k in enumerate(keys)})
+    async with consumer() as locator:
+        await (await locator.default_client).delete_super_stream(stream)
 
 
 async def consume_all(name: str, enough: int) -> dict[str, list[int]]:
@@ -230,6 +157,7 @@ async def concurrency(stream: str) -> None:
                 await sink.send_wait(name, b"%d" % number)
                 same(await consume(name, 1), [b"%d" % number])
                 await sink.delete_stream(name)
+                same(await sink.stream_exists(name), False)
 
     await publish(stream, [])
     async with asyncio.TaskGroup() as tasks:
@@ -253,29 +181,15 @@ async def gap(_stream: str) -> None:
         same(await source.query_offset(stream, "app"), 9)
     await publish(stream, numbers(3))
     for offset in (10, 15, 20):
-        behind = {"offset_specification": ConsumerOffsetSpecification(OffsetType.OFFSET, offset)}
+        behind = ConsumerOffsetSpecification(OffsetType.OFFSET, offset)
         same(await consume(stream, 3, behind), numbers(3))
 
 
-async def tls(stream: str) -> None:
-    context = ssl.create_default_context(cafile=os.environ["CA_FILE"])
-    options = {"port": int(os.environ["TLS_PORT"]), "ssl_context": context}
-    await publish(stream, numbers(100), **options)
-    same(await consume(stream, 100, **options), numbers(100))
-
-
 PARTS: tuple[Callable[[str], Awaitable[None]], ...] = (
-    publish_and_confirm,
-    deduplication,
-    sub_batches,
-    filtering,
-    offset_tracking,
-    statistics,
     super_stream,
     single_active_consumer,
     concurrency,
     gap,
-    tls,
 )
 
 
