@@ -233,7 +233,13 @@ def one_round(place: Place, count: int) -> dict[str, Figure]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--count", default=100_000, show_default=True, help="Messages per load.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=8 * _RUN),  # of fewer, none in runs is the one that is wanted
+    default=100_000,
+    show_default=True,
+    help="Messages per load.",
+)
 @click.option("--rounds", default=3, show_default=True, help="Rounds; the median is shown.")
 @click.option("--peer", help="Another server, as amqp://guest:guest@localhost:5672/.")
 @click.option("--peer-pid", type=int, help="Its process id.")
