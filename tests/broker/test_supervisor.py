@@ -104,6 +104,7 @@ ELSEWHERE = {
     "keeping a shard",  # the same
     "removing what was deleted",  # the same
     "asking another node",  # the same
+    "answering a node",  # the same
     "publishing to another node",  # the same
     "leading",  # the same
     "sorting out what an earlier lead has left",  # the same
