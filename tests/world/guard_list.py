@@ -61,21 +61,18 @@ _FILTERS = "segments/filter_index.py"
 _DURABLE = [
     Guard(
         "segments are synced by a flush",
-        "log",
         _FLUSH,
         "        for file in self.files:\n            file.sync()",
         "        for file in self.files[len(self.files) :]:\n            file.sync()",
     ),
     Guard(
         "a segment that was sealed is synced, too",
-        "log",
         _FLUSH,
         "        running, self.sealed = self.sealed, {}",
         "        self.release()\n        running: dict[Segment, File] = {}",
     ),
     Guard(
         "an index that was sealed while a flush ran is synced by the next one",
-        "log",
         _FLUSH,
         "                if path != growing:\n",
         "                if path:\n",
@@ -84,7 +81,6 @@ _DURABLE = [
     ),
     Guard(
         "the names of new segments are synced before a flush ends",
-        "log",
         _FLUSH,
         "if self._rewrite_journal() or self.has_new_journal or has_new_names:",
         "if self._rewrite_journal() or self.has_new_journal:",
@@ -92,7 +88,6 @@ _DURABLE = [
     ),
     Guard(
         "the name of a new journal is synced before a flush ends",
-        "log",
         _FLUSH,
         "if self._rewrite_journal() or self.has_new_journal or has_new_names:",
         "if self._rewrite_journal() or has_new_names:",
@@ -101,14 +96,12 @@ _DURABLE = [
     ),
     Guard(
         "what a killed process left is synced by the first flush",
-        "log",
         _FLUSH,
         "        for path in self.found:\n",
         "        for path in self.found[len(self.found) :]:\n",
     ),
     Guard(
         "the name of a segment that a killed process left is synced",
-        "log",
         _FLUSH,
         "self._has_new_names = not (plan.knows_newest and plan.has_life)",
         "self._has_new_names = not plan.has_life",
@@ -116,7 +109,6 @@ _DURABLE = [
     ),
     Guard(
         "a journal that a killed process left is synced",
-        "log",
         _JOURNAL,
         "        if self.exists and not is_flushed:\n",
         "        if self.exists and not is_flushed and not self.records:\n",
@@ -125,7 +117,6 @@ _DURABLE = [
     ),
     Guard(
         "what a failed sync may have left out of a segment is written again",
-        "log",
         _LOG,
         "            plan.write_again(disk)\n",
         "",
@@ -133,7 +124,6 @@ _DURABLE = [
     ),
     Guard(
         "what a failed sync may have left out of a journal is written again",
-        "log",
         _JOURNAL,
         "            write_again(self._disk, self._path, 0)  # see `Plan.write_again`\n",
         "",
@@ -141,14 +131,12 @@ _DURABLE = [
     ),
     Guard(
         "a file is synced before it replaces another",
-        "log",
         "segments/atomic_write.py",
         "        if is_synced:\n            file.sync()\n",
         "",
     ),
     Guard(
         "a checkpoint says nothing of bytes that are not synced",
-        "log",
         _FLUSH,
         "        if only_sealed:\n            reached = (FILE_HEADER_SIZE, 0, base)\n",
         "",
@@ -157,35 +145,30 @@ _DURABLE = [
     ),
     Guard(
         "the folder of a new stream is on the device before the catalog knows it",
-        "log",
         _LOGS,
         "for parent in itertools.islice(Path(folder).parents, 4):",
         "for parent in itertools.islice(Path(folder).parents, 0):",
     ),
     Guard(
         "what is written while a flush runs is not confirmed by it",
-        "log",
         _MAINTENANCE,
         "            if log.commits_on_flush:\n                writer.pause()\n",
         "",
     ),
     Guard(
         "with `always` nothing is confirmed before its flush",
-        "log",
         _WRITER,
         "if log.commits_on_flush and not log.flushing.is_flushed:",
         "if log.commits_on_flush and self.is_paused:",
     ),
     Guard(
         "with `always` readers see nothing before its flush",
-        "log",
         _LOG,
         "            self.flushing.held.append(appended)\n",
         "            self._commit(appended)\n",
     ),
     Guard(
         "a flush shows what it has covered, and nothing later",
-        "log",
         _FLUSH,
         "        num_shown = flush.num_held if shows else 0\n",
         "        num_shown = len(self.held) if shows else 0\n",
@@ -194,7 +177,6 @@ _DURABLE = [
     ),
     Guard(
         "with `interval` a stream is flushed every second",
-        "log",
         "streamd/broker/streams/flusher.py",
         "                self._work.set()\n            if opened",
         "            if opened",
@@ -202,7 +184,6 @@ _DURABLE = [
     ),
     Guard(
         "a flush that failed is never repeated",
-        "log",
         _FLUSH,
         "            writer.failed = writer.failed or error\n",
         "",
@@ -211,7 +192,6 @@ _DURABLE = [
     ),
     Guard(
         "a stream whose flush failed takes no more messages",
-        "log",
         _MAINTENANCE,
         "        if failure is not None:\n            writer.fail(str(failure))\n",
         "",
@@ -219,7 +199,6 @@ _DURABLE = [
     ),
     Guard(
         "names that a flush could not sync are synced by the next one",
-        "log",
         _FLUSH,
         "            self._has_new_names = self._has_new_names or flush.has_new_names\n",
         "",
@@ -228,7 +207,6 @@ _DURABLE = [
     ),
     Guard(
         "what a failed append left is cut off",
-        "log",
         _SEGMENT,
         "            self._has_rest = True\n"
         "            with suppress(StorageError):  # or before the next append\n"
@@ -243,7 +221,6 @@ _DURABLE = [
 _OPENED = [
     Guard(
         "a log goes on behind a gap when the machine was down",
-        "log",
         _RECOVERY,
         "        _go_on_behind_gap(plan)\n\n",
         "        pass\n\n",
@@ -251,7 +228,6 @@ _OPENED = [
     ),
     Guard(
         "before the first message it is noted that readers may see what is lost",
-        "log",
         _LOG,
         "            put_mark(self._disk, self.folder, AHEAD, self._disk.boot())\n"
         "            self._disk.sync_folder",
@@ -262,7 +238,6 @@ _OPENED = [
     ),
     Guard(
         "that note is on the device before the first message",
-        "log",
         _LOG,
         "            self._disk.sync_folder(self.folder)\n            self.awaits_mark",
         "            self.awaits_mark",
@@ -272,7 +247,6 @@ _OPENED = [
     ),
     Guard(
         "the note stays until the log goes on behind the gap",
-        "log",
         _LOG,
         "            log.flush(with_checkpoint=True)\n            log._forget_crash(plan)\n",
         "            log._forget_crash(plan)\n            log.flush(with_checkpoint=True)\n",
@@ -281,7 +255,6 @@ _OPENED = [
     ),
     Guard(
         "the end of a log is found by the checksums of its data",
-        "log",
         "segments/chunk_check.py",
         "if _data_crc(file, position + header.data_start, header.data_size) != header.data_crc:",
         "if header.data_size < 0:",
@@ -289,7 +262,6 @@ _OPENED = [
     ),
     Guard(
         "the end of a log is found by the checksums of its headers",
-        "log",
         "segments/chunk_check.py",
         "    if is_strict:\n        check_header(file, position, header, raw)\n    elif",
         "    if not is_strict and",
@@ -298,28 +270,24 @@ _OPENED = [
     ),
     Guard(
         "what is behind the end of a log is no part of it",
-        "log",
         _RECOVERY,
         "        if scanner.is_end:\n",
         "        if scanner.is_end and not bases:\n",
     ),
     Guard(
         "a log that ends at a fault is cut there",
-        "log",
         _SCAN,
         "                    plan.steps.append(cut)\n",
         "",
     ),
     Guard(
         "an index that does not fit its segment is made again",
-        "log",
         _SCAN,
         "if INDEX_SUFFIX not in self._suffixes or index != self._read_index(start):",
         "if INDEX_SUFFIX not in self._suffixes:",
     ),
     Guard(
         "a segment without its header gets it",
-        "log",
         _SCAN,
         '                plan.steps.append(WriteHeader(file.path, "a crash had lost it"))\n',
         "                pass\n",
@@ -328,7 +296,6 @@ _OPENED = [
     ),
     Guard(
         "files that were not made to the end are removed",
-        "log",
         _RECOVERY,
         "        if name.endswith(TEMPORARY_SUFFIX)\n    ]",
         "        if name == TEMPORARY_SUFFIX\n    ]",
@@ -336,21 +303,18 @@ _OPENED = [
     ),
     Guard(
         "indexes without a segment are removed",
-        "log",
         _RECOVERY,
         "        for base, suffix in orphans\n    ]",
         "        for base, suffix in orphans[len(orphans) :]\n    ]",
     ),
     Guard(
         "an empty segment before a gap is removed",
-        "log",
         _RECOVERY,
         "        plan.empty.append(plan.segments.pop())\n",
         "        plan.segments.pop()\n",
     ),
     Guard(
         "an offset in a gap leads to the first message behind it",
-        "readers",
         "segments/offset_lookup.py",
         "        number = min(number + 1, len(segments) - 1)\n",
         "        pass\n",
@@ -358,14 +322,12 @@ _OPENED = [
     ),
     Guard(
         "what a gap leaves out is no loss",
-        "log",
         "segments/gaps.py",
         "    return min(following, offset + (following - offset) % OFFSET_GAP)",
         "    return following",
     ),
     Guard(
         "a stored offset is cut to the log's end",
-        "log",
         _REPLAY,
         "has_cut = restorer.tracking.cut_offsets(ends_at)",
         "has_cut = False",
@@ -374,7 +336,6 @@ _OPENED = [
     ),
     Guard(
         "sequences of lost chunks go with them",
-        "log",
         _REPLAY,
         "        elif record.next_offset <= self._ends_at:",
         "        elif record.next_offset >= 0:",
@@ -382,7 +343,6 @@ _OPENED = [
     ),
     Guard(
         "a journal that knew lost chunks is written anew",
-        "log",
         _REPLAY,
         "if has_cut or restorer.snapshot_was_ahead or (",
         "if has_cut or (",
@@ -390,7 +350,6 @@ _OPENED = [
     ),
     Guard(
         "a snapshot of chunks on the device stays in a journal that is written anew",
-        "log",
         _JOURNAL,
         "if self._safe.next_offset:",
         "if self._safe.next_offset < 0:",
@@ -399,7 +358,6 @@ _OPENED = [
     ),
     Guard(
         "a snapshot is safe when its chunks are on the device",
-        "log",
         _JOURNAL,
         "        if is_safe:\n            self._safe",
         "        if is_safe or self.exists:\n            self._safe",
@@ -408,14 +366,12 @@ _OPENED = [
     ),
     Guard(
         "chunks behind the snapshot say what its publishers have sent since",
-        "log",
         _REPLAY,
         "            restorer.replay(segment)\n",
         "            pass\n",
     ),
     Guard(
         "a torn record of the journal is cut off",
-        "log",
         _JOURNAL,
         "            file.truncate(self._size)\n",
         "",
@@ -424,7 +380,6 @@ _OPENED = [
     ),
     Guard(
         "offsets wait while the journal is written anew",
-        "log",
         _JOURNAL,
         "        if self._rewrite is not None or not self.tracking.has_pending:",
         "        if not self.tracking.has_pending:",
@@ -433,7 +388,6 @@ _OPENED = [
     ),
     Guard(
         "offsets that waited for the journal are not taken for written",
-        "log",
         _WRITER,
         "                if not (has_offsets and tracking.has_pending):  # or the journal is "
         "rewritten\n                    self._num_written = asked\n",
@@ -443,7 +397,6 @@ _OPENED = [
     ),
     Guard(
         "offsets are written with the writer's next turn",
-        "log",
         _WRITER,
         "            if has_offsets:\n                self._log.journal.write_pending",
         "            if has_offsets and not self._log.journal.exists:\n"
@@ -456,7 +409,6 @@ _OPENED = [
 _TRUNCATED = [
     Guard(
         "what is kept of a segment is synced before it gets its name",
-        "log",
         _TRUNCATION,
         "            self._next = end\n            copy.sync()\n",
         "            self._next = end\n",
@@ -464,7 +416,6 @@ _TRUNCATED = [
     ),
     Guard(
         "a truncation says that the log begins with its copy",
-        "log",
         _TRUNCATION,
         "            disk.create(self.segment.path(BEGIN_SUFFIX)).close()\n",
         "            pass\n",
@@ -472,7 +423,6 @@ _TRUNCATED = [
     ),
     Guard(
         "that is on the device before the copy gets its name",
-        "log",
         _TRUNCATION,
         "        disk.sync_folder(self.segment.folder)\n\n    def _copy_data",
         "\n    def _copy_data",
@@ -480,7 +430,6 @@ _TRUNCATED = [
     ),
     Guard(
         "the name of the copy is on the device before a truncation is answered",
-        "log",
         _TRUNCATION,
         "        self.segment.disk.sync_folder(self.segment.folder)\n\n    def discard",
         "\n    def discard",
@@ -488,7 +437,6 @@ _TRUNCATED = [
     ),
     Guard(
         "an opening goes by where a truncation lets the log begin",
-        "log",
         _RECOVERY,
         "    begins_at = beginning(suffixes)\n",
         "    begins_at = 0\n",
@@ -496,7 +444,6 @@ _TRUNCATED = [
     ),
     Guard(
         "an opening goes by the first offset of the checkpoint",
-        "log",
         _RECOVERY,
         "        bases = _without(plan, folder, suffixes, begins_at, _OUTLIVED)\n",
         "",
@@ -504,7 +451,6 @@ _TRUNCATED = [
     ),
     Guard(
         "segments go when a checkpoint says that they are gone",
-        "log",
         "segments/retention.py",
         "            write_checkpoint(self.disk, self.folder, self.checkpoint)\n"
         "        except StorageError as error:",
@@ -513,7 +459,6 @@ _TRUNCATED = [
     ),
     Guard(
         "without room for a checkpoint a name says that segments are gone",
-        "log",
         "segments/retention.py",
         "            self._mark_beginning()\n",
         "",
@@ -522,7 +467,6 @@ _TRUNCATED = [
     ),
     Guard(
         "that name is on the device before segments go",
-        "log",
         "segments/retention.py",
         "        self.disk.sync_folder(self.folder)\n",
         "",
@@ -531,7 +475,6 @@ _TRUNCATED = [
     ),
     Guard(
         "segments stay while the tracking may have to be read from them",
-        "log",
         _MAINTENANCE,
         "        if not is_covered(offset):  #",
         "        if offset < 0:  #",
@@ -539,7 +482,6 @@ _TRUNCATED = [
     ),
     Guard(
         "a truncation flushes before it cuts",
-        "log",
         _MAINTENANCE,
         "        await self.flush(with_checkpoint=True, seals=offset > "
         "log.segments.shown[-1].base_offset)\n",
@@ -548,7 +490,6 @@ _TRUNCATED = [
     ),
     Guard(
         "a truncation waits for who works on what goes",
-        "log",
         _MAINTENANCE,
         "                if not self.held.has_before(start.offset):\n                    try:",
         "                if True:\n                    try:",
@@ -557,7 +498,6 @@ _TRUNCATED = [
     ),
     Guard(
         "a reader of what is truncated goes on where the log begins",
-        "readers",
         _LOG,
         "        self.segments.begins_at = offset\n",
         "",
@@ -571,42 +511,36 @@ _TRUNCATED = [
 _PUBLISHED = [
     Guard(
         "what a publisher with a name sends again is stored once",
-        "messages",
         _ASSEMBLY,
         "            new = without_duplicates(entries, self._sequence(reference))\n",
         "            pass\n",
     ),
     Guard(
         "duplicates are found among what is written together",
-        "messages",
         _ASSEMBLY,
         "        if reference in self._sequences:\n            return self._sequences[reference]\n",
         "",
     ),
     Guard(
         "duplicates are found among what waits for its flush",
-        "messages",
         "segments/tracking.py",
         "        ahead = self.ahead.get(reference)\n",
         "        ahead = None\n",
     ),
     Guard(
         "publishing ids travel with their messages",
-        "messages",
         _ASSEMBLY,
         "                self.builder.set_sequence(reference, last)\n",
         "",
     ),
     Guard(
         "a sequence that readers see is the last of its publisher",
-        "messages",
         _LOG,
         "            if chunk.sequences:\n",
         "            if len(chunk.sequences) > 1:\n",
     ),
     Guard(
         "messages stay queued in their order while the disk is full",
-        "messages",
         _WRITER,
         "            if error.is_temporary:\n                self.wait_for(error)",
         "            if error.is_temporary and not self._queue:\n"
@@ -615,7 +549,6 @@ _PUBLISHED = [
     ),
     Guard(
         "a stream with a shortage is tried again",
-        "messages",
         "streamd/broker/streams/open_log.py",
         "                await trio.sleep(FULL_DISK_SECONDS)\n"
         "                if self.log.flushing.obstacle:\n"
@@ -626,14 +559,12 @@ _PUBLISHED = [
     ),
     Guard(
         "what is published before a log is open is written when it is",
-        "messages",
         _LIFE,
         "        self._early.hand_over(opened.writer.store_offset, self._publish)\n",
         "",
     ),
     Guard(
         "behind a message that was refused nothing of its publisher is stored",
-        "messages",
         _PUBLISHER,
         "        self.is_stopped = bool(self.reference)\n",
         "",
@@ -641,7 +572,6 @@ _PUBLISHED = [
     ),
     Guard(
         "of a frame nothing is stored behind a message that was refused",
-        "messages",
         _PUBLISHERS,
         "        elif refused and publisher.reference:\n",
         "        elif refused and publisher.reference and not publisher.published:\n",
@@ -649,7 +579,6 @@ _PUBLISHED = [
     ),
     Guard(
         "the answer to a query for a sequence counts what was published before",
-        "messages",
         _PUBLISHERS,
         "                await stream.settled_in_time()"
         "  # what this connection sent before counts\n",
@@ -657,7 +586,6 @@ _PUBLISHED = [
     ),
     Guard(
         "an answer waits for a store that is not in trouble",
-        "messages",
         _STREAM,
         "        with trio.move_on_after(seconds):\n            return await self.settled()",
         "        with trio.move_on_after(0):\n            return await self.settled()",
@@ -665,7 +593,6 @@ _PUBLISHED = [
     ),
     Guard(
         "a stored offset in an answer is as safe as a confirmed message",
-        "messages",
         _SUBSCRIPTIONS,
         "                found = stream.stored_offset(command.reference)\n",
         "                found = stream.log.journal.tracking.offset(command.reference.encode())\n",
@@ -679,21 +606,18 @@ _PUBLISHED = [
 _READ = [
     Guard(
         "a consumer that comes to wait during a flush is woken by it",
-        "readers",
         _WRITER,
         "is_noted = bool(self._waiters.by_key) or log.commits_on_flush or log.awaits_store\n",
         "is_noted = bool(self._waiters.by_key)\n",
     ),
     Guard(
         "consumers with a filter are woken by what they want",
-        "readers",
         _WAITERS,
         "            waiters |= self.by_key[key]\n",
         "            pass\n",
     ),
     Guard(
         "what is committed in parts wakes for each part",
-        "readers",
         _WAITERS,
         "        while self._noted and self._noted[0][0] <= committed_offset:\n",
         "        while self._noted:\n",
@@ -702,14 +626,12 @@ _READ = [
     ),
     Guard(
         "consumers that wait are woken by what is committed",
-        "readers",
         _WRITER,
         "            self._waiters.wake(log.committed_offset)\n        if log.segments",
         "            pass\n        if log.segments",
     ),
     Guard(
         "a consumer that waits goes to the new segment, or is woken",
-        "readers",
         _QUEUE,
         "        if not self.is_at_end:\n            self.stop_waiting()\n"
         "            self.check()\n\n",
@@ -717,21 +639,18 @@ _READ = [
     ),
     Guard(
         "a consumer that got credit is looked at again",
-        "readers",
         _DELIVERY,
         "        self.credit += credit\n        self.check()\n",
         "        self.credit += credit\n",
     ),
     Guard(
         "a reader goes as far as what is committed",
-        "readers",
         _READER,
         "        return self.next_offset >= self._log.committed_offset\n",
         "        return self.next_offset >= self._log.next_offset\n",
     ),
     Guard(
         "a reader does not leave the chunks behind a full answer out",
-        "readers",
         _READER,
         "                size -= self._give_back(chunks.pop())\n",
         "                chunks.pop()\n",
@@ -739,7 +658,6 @@ _READ = [
     ),
     Guard(
         "an index says nothing of chunks before a selector was known",
-        "people",
         _READER,
         "        if filters is None or segment.damage or self.next_offset < matcher.since:\n"
         "            if filters is None:",
@@ -748,14 +666,12 @@ _READ = [
     ),
     Guard(
         "a segment is skipped if nothing in it may match",
-        "readers",
         _READER,
         "            if not is_next or next_match(filters, matcher, 0) < len(filters.positions):\n",
         "            if not is_next:\n",
     ),
     Guard(
         "the newest segment's filters are all of its chunks'",
-        "readers",
         _SEGMENT,
         "        if not segment.num_chunks:\n            segment.filters = self._filters\n",
         "        segment.filters = self._filters\n",
@@ -764,7 +680,6 @@ _READ = [
     ),
     Guard(
         "a filter file says which content it is of",
-        "readers",
         _FILTERS,
         "        if (size, base, chunks, content) != shape:\n",
         "        if base != shape.base_offset:\n",
@@ -773,7 +688,6 @@ _READ = [
     ),
     Guard(
         "the filter file of a segment that grows again is removed",
-        "readers",
         _RECOVERY,
         "        for suffix in DERIVED_SUFFIXES\n        if suffix in suffixes[last",
         "        for suffix in DERIVED_SUFFIXES[:0]\n        if suffix in suffixes[last",
@@ -782,21 +696,18 @@ _READ = [
     ),
     Guard(
         "chunks whose values are not known are looked at",
-        "readers",
         _FILTERS,
         "            self.uncertain.append(ordinal)\n            return\n",
         "            return\n",
     ),
     Guard(
         "an AMQP consumer gets nothing before the offset that it asked for",
-        "amqp",
         _MESSAGES,
         "                if offsets[place] >= first\n",
         "",
     ),
     Guard(
         "an AMQP consumer reads on when all that was read is sent",
-        "amqp",
         _MESSAGES,
         "        if self._read or reader is None:\n            return\n",
         "        if reader is None:\n            return\n        self._read.clear()\n",
@@ -804,14 +715,12 @@ _READ = [
     ),
     Guard(
         "an AMQP consumer is looked at again when it has acknowledged",
-        "amqp",
         _AMQP,
         "        self._credit += count\n        self.check()\n",
         "        self._credit += count\n",
     ),
     Guard(
         "what an AMQP consumer had to give back is read again",
-        "amqp",
         _MESSAGES,
         "            self._first_offset = self._read[0][0]\n",
         "",
@@ -819,7 +728,6 @@ _READ = [
     ),
     Guard(
         "an AMQP consumer is checked when its reading is over",
-        "amqp",
         _MESSAGES,
         "        if not self._is_reading:  # else it is checked when its turn is over\n"
         "            super().check()\n",
@@ -834,14 +742,12 @@ _READ = [
 _SEARCHED = [
     Guard(
         "chunks that no key table knows are searched",
-        "search",
         _SEARCH,
         "        blocks += [range(at, min(last, at + size)) for at in range(end, last, size)]\n",
         "        blocks += [range(0)]\n",
     ),
     Guard(
         "a key table says how far it goes",
-        "search",
         _KEYS,
         "    if table.head.end_chunk != job.end.num_chunks or table.head.properties != "
         "job.properties:\n",
@@ -851,7 +757,6 @@ _SEARCHED = [
     ),
     Guard(
         "a key table says which content it is of",
-        "search",
         _KEYS,
         "    if (head.size, head.base_offset, head.end_chunk, head.content_crc) != shape or "
         "head.first_chunk:\n",
@@ -861,7 +766,6 @@ _SEARCHED = [
     ),
     Guard(
         "key tables of a segment that grows are asked together",
-        "search",
         _SCHEDULE,
         "        kept = [table for table in known.tables if table.position not in job.tables]\n",
         "        kept = []\n",
@@ -870,7 +774,6 @@ _SEARCHED = [
     ),
     Guard(
         "a search does not wait for what is beside a segment that is gone",
-        "search",
         _SEARCH,
         "                    if error.cached.is_gone:  # and what is beside it never comes\n",
         "                    if False:\n",
@@ -879,7 +782,6 @@ _SEARCHED = [
     ),
     Guard(
         "in the place of a segment that has left the log others are looked for",
-        "search",
         "segments/search/handed.py",
         "        if answer.files.cold is None:\n",
         "        if False:\n",
@@ -888,14 +790,12 @@ _SEARCHED = [
     ),
     Guard(
         "a search is of messages as they were when it began",
-        "search",
         _SEARCH,
         "        end = log.segments.gaps.before(log.committed_offset)\n",
         "        end = log.segments.gaps.before(log.segments.shown[-1].base_offset)\n",
     ),
     Guard(
         "a segment that was truncated is searched where its rest is",
-        "search",
         _SEARCH,
         "        if self._log.keeps(segment):\n            self.looked_at.messages_lost += segment",
         "        if True:\n            self.looked_at.messages_lost += segment",
@@ -908,7 +808,6 @@ _SEARCHED = [
 _DERIVED = [
     Guard(
         "what an index says is compared with the chunks",
-        "readers",
         "segments/chunk_search.py",
         "return find(_Records(segment, index, file if segment.cold is None else None))",
         "return find(_Records(segment, index, None))",
@@ -916,7 +815,6 @@ _DERIVED = [
     ),
     Guard(
         "an index is not trusted where it does not end with its segment",
-        "log",
         _SCAN,
         "        if found_end != end or not is_end:\n            return False\n",
         "",
@@ -925,7 +823,6 @@ _DERIVED = [
     ),
     Guard(
         "a filter file is believed if its checksum is right",
-        "readers",
         _FILTERS,
         "        if _CRC.pack(crc32(view, crc32(fields))) != raw[_CRC_AT:_BODY]:\n",
         "        if not raw:\n",
@@ -933,7 +830,6 @@ _DERIVED = [
     ),
     Guard(
         "a block of a key table is believed if its checksum is right",
-        "search",
         "segments/keys/table.py",
         "    if len(block) != KEY_BLOCK_SIZE or _CRC.pack(crc32(content, seed)) != "
         "block[_CONTENT:]:\n",
@@ -943,7 +839,6 @@ _DERIVED = [
     ),
     Guard(
         "a chunk that is searched reaches to the next that the index has",
-        "search",
         "segments/search/span_reader.py",
         "            if is_there and (table.is_sparse or self._reaches_to_the_next(header, "
         "ordinal)):\n",
@@ -953,7 +848,6 @@ _DERIVED = [
     ),
     Guard(
         "the chunk with which a search begins is the one that the index has",
-        "search",
         _SEARCH,
         "            if not table.is_certain:\n"
         "                _confirm(segment, table, first, low)\n",
@@ -963,7 +857,6 @@ _DERIVED = [
     ),
     Guard(
         "a key file that cannot be read is asked no more",
-        "search",
         "segments/keys/index.py",
         "                self.fault = str(error)\n            return None\n",
         "                self.fault = str(error)\n            return Held({}, {})\n",
@@ -977,14 +870,12 @@ _DERIVED = [
 _CLIENTS = [
     Guard(
         "what was not confirmed is sent again on the next connection",
-        "clients",
         _PRODUCER,
         "        self._waiting[:0] = missing\n",
         "",
     ),
     Guard(
         "what is sent again goes before what is new",
-        "clients",
         _PRODUCER,
         "        self._waiting[:0] = missing\n",
         "        self._waiting += missing\n",
@@ -993,7 +884,6 @@ _CLIENTS = [
     ),
     Guard(
         "without a name nothing counts as stored after a lost connection",
-        "clients",
         _PRODUCER,
         "            if number > sequence or not sequence\n",
         "            if number > (sequence or self.last_publishing_id)\n",
@@ -1001,7 +891,6 @@ _CLIENTS = [
     ),
     Guard(
         "0 also says that nothing is stored",
-        "clients",
         _PRODUCER,
         "            if number > sequence or not sequence\n",
         "            if number > sequence\n",
@@ -1010,7 +899,6 @@ _CLIENTS = [
     ),
     Guard(
         "a producer with a name goes on behind what the server has",
-        "clients",
         _PRODUCER,
         "            self._is_new, self.last_publishing_id = False, sequence\n",
         "            self._is_new = False\n",
@@ -1019,14 +907,12 @@ _CLIENTS = [
     ),
     Guard(
         "a producer's flush waits for what is confirmed",
-        "clients",
         _PRODUCER,
         "        while self._lacks(flush):\n",
         "        while self._waiting:\n",
     ),
     Guard(
         "a refused message is reported",
-        "clients",
         _PRODUCER,
         "                self._refuse([(number, code) for number, code in faults])\n",
         "",
@@ -1034,7 +920,6 @@ _CLIENTS = [
     ),
     Guard(
         "a producer with a name ends with what is refused",
-        "clients",
         _PRODUCER,
         "        if self.name and faults:\n",
         "        if self.name and not faults:\n",
@@ -1042,14 +927,12 @@ _CLIENTS = [
     ),
     Guard(
         "a consumer goes on behind the last chunk that arrived",
-        "clients",
         _CONSUMER,
         "                self._place.reached(max(first, behind), behind)\n",
         "                pass\n",
     ),
     Guard(
         "messages before the offset that was asked for are not handed out",
-        "clients",
         _CONSUMER,
         "        self._first_offset = start.value if is_known else 0\n",
         "        self._first_offset = 0\n",
@@ -1057,7 +940,6 @@ _CLIENTS = [
     ),
     Guard(
         "credit that became due while some was sent is sent, too",
-        "clients",
         _CONSUMER,
         "        self._is_granting = False\n        if not is_lost or connection is not "
         "self._connection:\n            self._grant()",
@@ -1069,7 +951,6 @@ _CLIENTS = [
     ),
     Guard(
         "an offset whose storing was lost with the connection is stored again",
-        "clients",
         _CONSUMER,
         "        await self._store_again(connection)\n",
         "",
@@ -1078,7 +959,6 @@ _CLIENTS = [
     ),
     Guard(
         "an offset is not stored again behind one that is further",
-        "clients",
         _CONSUMER,
         "            if offset is None or (answer.code == OK and answer.offset >= offset):\n",
         "            if offset is None:\n",
@@ -1087,14 +967,12 @@ _CLIENTS = [
     ),
     Guard(
         "all are opened again before a new connection is used",
-        "clients",
         _COMING_BACK,
         "        await self.consumers.reopen(connection)\n",
         "",
     ),
     Guard(
         "a frame is sent whole, or not at all",
-        "clients",
         _CONNECTION,
         "            with anyio.CancelScope(shield=True) as scope:\n                try:",
         "            with anyio.CancelScope() as scope:\n                try:",
@@ -1102,7 +980,6 @@ _CLIENTS = [
     ),
     Guard(
         "a question whose answer was lost is asked again",
-        "clients",
         _COMING_BACK,
         "            except ConnectionLost:\n                if connection.lost is None:\n"
         "                    raise\n\n    @asynccontextmanager",
@@ -1117,7 +994,6 @@ _CLIENTS = [
 _STORED = [
     Guard(
         "a store without the last entry that is known is not this server's tier",
-        "tier",
         _CLAIMS,
         "        raise _wrong(store, held.cluster) from None\n",
         "        return\n",
@@ -1125,7 +1001,6 @@ _STORED = [
     ),
     Guard(
         "a tier that another server has taken over is left to it",
-        "tier",
         _CLAIMS,
         "    if cluster.writer != me.name:\n        raise FencedError(cluster)\n",
         "",
@@ -1133,7 +1008,6 @@ _STORED = [
     ),
     Guard(
         "a fenced server stays fenced",
-        "tier",
         "streamd/broker/tier/ownership.py",
         "        if self.state is TierState.FENCED:\n"
         "            return  # an answer from before that was late\n",
@@ -1143,7 +1017,6 @@ _STORED = [
     ),
     Guard(
         "a fenced server takes no messages for streams in the tier",
-        "tier",
         _STREAM,
         "        elif tier is not None and tier.fence:\n",
         "        elif tier is not None and tier.fence and opened is None:\n",
@@ -1152,14 +1025,12 @@ _STORED = [
     ),
     Guard(
         "a restored log goes on behind all that the lost machine gave out",
-        "tier",
         "streamd/broker/tier/restore.py",
         "    put_mark(disk, folder, AHEAD, RESTORED)\n",
         "",
     ),
     Guard(
         "each restore goes on further than the one before",
-        "tier",
         "streamd/broker/tier/restore.py",
         "            goes_on = max(manifest.goes_on, manifest.next_offset) + RESTORE_GAP\n",
         "            goes_on = manifest.next_offset + RESTORE_GAP\n",
@@ -1168,14 +1039,12 @@ _STORED = [
     ),
     Guard(
         "a restore takes what publishers have sent from the tier",
-        "tier",
         "streamd/broker/tier/restore.py",
         "    replace_file(disk, str(Path(folder, JOURNAL_NAME)), content).close()\n",
         "",
     ),
     Guard(
         "a manifest is written by compare-and-set after its objects",
-        "tier",
         _MANIFEST,
         "            kept, gone = await ask(_replace, self._ownership.store, before, wanted)\n",
         "            kept, gone = await ask(_replace, self._ownership.store, before, wanted)\n"
@@ -1183,7 +1052,6 @@ _STORED = [
     ),
     Guard(
         "the store is asked whether it has a segment before its file goes",
-        "tier",
         "streamd/broker/tier/eviction.py",
         "        there = await self._there(tiered, going)\n",
         "        there = going\n",
@@ -1193,7 +1061,6 @@ _STORED = [
     ),
     Guard(
         "the file of a segment goes when what is known of publishers does not need it",
-        "tier",
         "streamd/broker/tier/eviction.py",
         "        sure = [one for one in going if tiered.log.is_sure_of(one.next_offset)]\n",
         "        sure = going\n",
@@ -1201,7 +1068,6 @@ _STORED = [
     ),
     Guard(
         "a manifest older than its copy is not gone on from",
-        "tier",
         _MANIFEST,
         "        reason = self._doubt(tiered, known, found)\n",
         '        reason = ""\n',
@@ -1210,7 +1076,6 @@ _STORED = [
     ),
     Guard(
         "an upload goes on from what the store has, not from what another server wrote",
-        "tier",
         _MANIFEST,
         "            reason = conflict(tiered.log, found_manifest)\n",
         '            reason = ""\n',
@@ -1218,7 +1083,6 @@ _STORED = [
     ),
     Guard(
         "a stream that is deleted is written down before the catalog forgets it",
-        "tier",
         _HOST,
         "        deletion = await tier.removals.will_delete(folders, self.name)\n",
         "        deletion = None\n",
@@ -1227,7 +1091,6 @@ _STORED = [
     ),
     Guard(
         "chunks of a restored stream are sent to whose selector they are not marked for",
-        "tier",
         "streamd/broker/declared/standing_selectors.py",
         "        return row._replace(since=max(row.since, stored))\n",
         "        return row\n",
@@ -1237,7 +1100,6 @@ _STORED = [
     ),
     Guard(
         "consumers whose selector has changed elsewhere subscribe again",
-        "tier",
         "streamd/broker/declared/standing_selectors.py",
         "                for end in list(self._users.get(group, ())):\n                    end()\n",
         "                pass\n",
@@ -1247,7 +1109,6 @@ _STORED = [
     ),
     Guard(
         "readers of a stored segment that is truncated go on in its rest",
-        "tier",
         _READER,
         "        if self._log.segments.holding(self.next_offset) is self._segment:\n",
         "        if True:\n",
@@ -1256,10 +1117,10 @@ _STORED = [
     ),
     Guard(
         "who reads only wakes consumers when the store has more",
-        "tier",
         _WRITER,
         "        self._waiters.wake_all()\n\n    def _next",
         "        self._waiters.wake(0)\n\n    def _next",
+        part="tier",
     ),
 ]
 
@@ -1268,21 +1129,18 @@ _STORED = [
 _MANAGED = [
     Guard(
         "what is declared is written into the catalog before it is answered",
-        "people",
         "streamd/broker/catalog/writer.py",
         "            await threads.in_thread(self._catalog.apply, *changes)\n",
         "            pass\n",
     ),
     Guard(
         "changes of the catalog take turns",
-        "people",
         "streamd/broker/catalog/writer.py",
         "        async with self._lock:\n",
         "        async with trio.Lock():\n",
     ),
     Guard(
         "a right is asked for again in the turn of a change",
-        "people",
         "streamd/broker/catalog/writer.py",
         "            with trio.CancelScope(shield=True):\n                check()\n",
         "            with trio.CancelScope(shield=True):\n",
@@ -1290,7 +1148,6 @@ _MANAGED = [
     ),
     Guard(
         "a change that has begun is not cancelled in its middle",
-        "people",
         "streamd/broker/catalog/writer.py",
         "            with trio.CancelScope(shield=True):\n                check()\n",
         "            with trio.CancelScope():\n                check()\n",
@@ -1298,7 +1155,6 @@ _MANAGED = [
     ),
     Guard(
         "connections of an old password end when it is changed",
-        "people",
         _USERS,
         "            accounts.with_password.end(f\"the password of user '{name}' was changed\")\n",
         "",
@@ -1306,7 +1162,6 @@ _MANAGED = [
     ),
     Guard(
         "an old password is not remembered as right",
-        "people",
         _USERS,
         "            self._known.pop(name, None)\n            accounts",
         "            accounts",
@@ -1314,7 +1169,6 @@ _MANAGED = [
     ),
     Guard(
         "a password that was changed while it was checked lets nobody in",
-        "people",
         _USERS,
         "        if not is_right or current is None or current.password_hash != kept:\n",
         "        if not is_right or current is None:\n",
@@ -1323,14 +1177,12 @@ _MANAGED = [
     ),
     Guard(
         "connections of a deleted user end",
-        "people",
         _USERS,
         "            account.end(f\"user '{name}' is deleted\")\n",
         "            pass\n",
     ),
     Guard(
         "connections hear of other permissions",
-        "people",
         _USERS,
         "            self.add_permission(row)\n            self._tell(row.user)\n",
         "            self.add_permission(row)\n",
@@ -1338,7 +1190,6 @@ _MANAGED = [
     ),
     Guard(
         "connections hear of permissions that are taken away",
-        "people",
         _USERS,
         "            del self._permissions[user, virtual_host]\n            self._tell(user)\n",
         "            del self._permissions[user, virtual_host]\n",
@@ -1347,7 +1198,6 @@ _MANAGED = [
     ),
     Guard(
         "a publisher that waited for its stream is asked for its right again",
-        "people",
         _PUBLISHERS,
         "        self._context.rights.require(Right.WRITE, name)  # it may have gone meanwhile\n",
         "",
@@ -1357,7 +1207,6 @@ _MANAGED = [
     ),
     Guard(
         "what is left of a frame is not stored when the right is gone",
-        "people",
         _PUBLISHERS,
         "        if publisher.is_deleted:  # while its messages were checked: the right or the "
         "stream is gone\n            return\n",
@@ -1367,7 +1216,6 @@ _MANAGED = [
     ),
     Guard(
         "the last administrator stays",
-        "people",
         _USERS,
         "        if {u.name for u in self._users.values() if ADMINISTRATOR in u.tags} == {name}:\n",
         "        if not self._users:\n",
@@ -1375,7 +1223,6 @@ _MANAGED = [
     ),
     Guard(
         "of single active consumers one gets messages when the other has stepped down",
-        "people",
         _GROUPS,
         "            self.stepping_down, self.active = self.active, None\n"
         "            self.stepping_down.tell_active(active=False)\n",
@@ -1385,7 +1232,6 @@ _MANAGED = [
     ),
     Guard(
         "when the active consumer leaves another takes over",
-        "people",
         _GROUPS,
         "            self.stepping_down = None\n        self._settle()\n\n    def answered",
         "            self.stepping_down = None\n\n    def answered",
@@ -1393,7 +1239,6 @@ _MANAGED = [
     ),
     Guard(
         "a group's consumers are not left behind by another selector",
-        "people",
         "streamd/broker/declared/standing_selectors.py",
         "        if num_users := self.num_users(group):\n",
         "        if (num_users := self.num_users(group)) > 1 << 20:\n",
@@ -1402,7 +1247,6 @@ _MANAGED = [
     ),
     Guard(
         "while a selector changes, both are evaluated",
-        "people",
         "streamd/broker/declared/standing_selectors.py",
         "        rows = [*self._rows.values(), *filter(None, self._changing.values())]\n",
         "        rows = [*self._rows.values()]\n",
@@ -1411,7 +1255,6 @@ _MANAGED = [
     ),
     Guard(
         "consumers learn that their stream is gone",
-        "people",
         _HOST,
         "                observer.stream_is_gone(stream)\n",
         "                pass\n",
@@ -1420,7 +1263,6 @@ _MANAGED = [
     ),
     Guard(
         "work on a stream's files ends before its folder goes",
-        "people",
         _HOST,
         "                await stream.life.stop()\n"
         "                self._resources.quota.count_gone(self",
@@ -1430,7 +1272,6 @@ _MANAGED = [
     ),
     Guard(
         "a consumer that knows offsets of an earlier life of a stream is refused",
-        "people",
         _SUBSCRIPTIONS,
         "            _require_life(log, properties.get(words.LIFE))\n",
         "",
@@ -1440,7 +1281,6 @@ _MANAGED = [
     ),
     Guard(
         "a consumer of a stream that was made again begins anew",
-        "people",
         _PLACE,
         "        if self.life is not None and life != self.life:\n",
         "        if self.life is not None and life is None:\n",
@@ -1450,7 +1290,6 @@ _MANAGED = [
     ),
     Guard(
         "a lone single active consumer goes on where it was",
-        "people",
         _CONSUMER,
         "        if self._had_turn:\n"
         "            await place.skip_stored(connection)\n        else:\n",
@@ -1464,7 +1303,6 @@ _MANAGED = [
 _LOGGED = [
     Guard(
         "a log that is read gets a fence at its end",
-        "tier",
         _WAL_READING,
         "        store.create(slot_key(epoch, number), encode_slot(fence))\n",
         "        pass\n",
@@ -1472,7 +1310,6 @@ _LOGGED = [
     ),
     Guard(
         "what is behind a fence counts for nobody",
-        "tier",
         _WAL_READING,
         "                return\n            yield one\n",
         "                if isinstance(found[-1], SegmentsError):\n"
@@ -1483,7 +1320,6 @@ _LOGGED = [
     ),
     Guard(
         "slots are confirmed in their order",
-        "tier",
         _WAL,
         "        while self._sent and self._sent[0].is_stored and not self._is_over:\n"
         "            sent = self._sent.popleft()\n",
@@ -1493,7 +1329,6 @@ _LOGGED = [
     ),
     Guard(
         "a slot that was not answered is looked for",
-        "tier",
         _WAL,
         "                self._ownership.look_again(error)\n"
         "                if sent is self._sent[0]",
@@ -1504,7 +1339,6 @@ _LOGGED = [
     ),
     Guard(
         "another object in a slot's place ends confirming",
-        "tier",
         _WAL,
         "            if found != content:\n",
         "            if len(found) < 0:\n",
@@ -1512,7 +1346,6 @@ _LOGGED = [
     ),
     Guard(
         "a log is named before its first slot",
-        "tier",
         _WAL,
         "        while not self._has_begun:\n",
         "        while self._is_over:\n",
@@ -1520,7 +1353,6 @@ _LOGGED = [
     ),
     Guard(
         "manifests cover what goes from a log",
-        "tier",
         _WAL,
         "                    requests.append(waiting.enter_context(found.requested()))\n",
         "                    pass\n",
@@ -1528,7 +1360,6 @@ _LOGGED = [
     ),
     Guard(
         "no log begins at a slot that goes",
-        "tier",
         _WAL,
         "        await self._ownership.mark_wals("
         "partial(slots.marks_without, count, present=mine))\n",
@@ -1537,7 +1368,6 @@ _LOGGED = [
     ),
     Guard(
         "readers see what is stored",
-        "tier",
         _WAL,
         "    def is_caught_up(self) -> bool:\n"
         '        """All that readers see of it is stored."""\n',
@@ -1546,7 +1376,6 @@ _LOGGED = [
     ),
     Guard(
         "what is written waits for the store",
-        "tier",
         _LOG,
         "        if self.commits_on_flush or self.awaits_store:\n            for chunk",
         "        if self.commits_on_flush:\n            for chunk",
@@ -1554,7 +1383,6 @@ _LOGGED = [
     ),
     Guard(
         "a batch waits for those before it",
-        "tier",
         _WRITER,
         "            if batch.end > end:\n",
         "            if batch.end < 0:\n",
@@ -1562,7 +1390,6 @@ _LOGGED = [
     ),
     Guard(
         "what a log has goes behind what the disk has",
-        "tier",
         _LOG,
         "            if tail is not None and append_tail(disk, folder, plan, tail):\n",
         "            if tail is None and append_tail(disk, folder, plan, tuple):\n",
@@ -1570,7 +1397,6 @@ _LOGGED = [
     ),
     Guard(
         "an empty segment makes way for what a log has",
-        "tier",
         "segments/recovery/tail.py",
         " and not (plan.is_ended or plan.empty)\n",
         " and not plan.is_ended\n",
@@ -1578,7 +1404,6 @@ _LOGGED = [
     ),
     Guard(
         "what a log is missing is no hole that is passed over",
-        "tier",
         "segments/recovery/tail.py",
         "            if chunk.after > tail.end:\n",
         "            if chunk.after < 0:\n",
@@ -1586,7 +1411,6 @@ _LOGGED = [
     ),
     Guard(
         "offsets are in the store before they are answered",
-        "tier",
         _WRITER,
         "            self.changed_offsets[reference] = offset\n",
         "            pass\n",
@@ -1594,7 +1418,6 @@ _LOGGED = [
     ),
     Guard(
         "offsets of a log are written before it is forgotten",
-        "tier",
         "streamd/broker/stream_logs.py",
         "    log.journal.write_pending(log.committed_offset)"
         "  # only what is written is answered, and kept\n",
@@ -1603,7 +1426,6 @@ _LOGGED = [
     ),
     Guard(
         "a log says what was deleted",
-        "tier",
         _WAL,
         "        self._deleted.append(key)\n",
         "",
@@ -1611,7 +1433,6 @@ _LOGGED = [
     ),
     Guard(
         "a log says that a stream is gone before anything of it goes",
-        "tier",
         "streamd/broker/tier/removals.py",
         "        return (one for one in self._pending if all(map(is_told, one.streams)))\n",
         "        return iter(self._pending)\n",
@@ -1620,7 +1441,6 @@ _LOGGED = [
     ),
     Guard(
         "a stream is opened when logs are read",
-        "tier",
         "streamd/broker/tier/tier.py",
         "            await self.confirms.read()\n",
         "            if self.confirms._tails is None:\n                return None\n",
@@ -1628,7 +1448,6 @@ _LOGGED = [
     ),
     Guard(
         "a folder that is opened without a store's log says so",
-        "tier",
         _WAL,
         "            await threads.in_thread(self._mark, log)\n",
         "            self._is_marked = True\n",
@@ -1636,7 +1455,6 @@ _LOGGED = [
     ),
     Guard(
         "each start has an epoch of its own",
-        "tier",
         "streamd/broker/tier/identity.py",
         "epoch=known.epoch + 1,",
         "epoch=max(known.epoch, 1),",
@@ -1644,7 +1462,6 @@ _LOGGED = [
     ),
     Guard(
         "fences stay",
-        "tier",
         "streamd/broker/tier/slots.py",
         "        if not (one.size <= _MOST_FENCE and _may_be_fence(store, one.key)):\n",
         "        if one.size >= 0:\n",
@@ -1652,7 +1469,6 @@ _LOGGED = [
     ),
     Guard(
         "a log begins behind what goes before that goes",
-        "tier",
         _WAL,
         "        await self._ownership.mark_wals("
         "partial(slots.marks_without, count, present=mine))\n"
@@ -1665,7 +1481,6 @@ _LOGGED = [
     ),
     Guard(
         "opening waits for what is on its way",
-        "tier",
         _WAL,
         " and not self._num_under_way\n",
         "\n",
@@ -1673,7 +1488,6 @@ _LOGGED = [
     ),
     Guard(
         "an end is answered when the log says it",
-        "tier",
         _WAL,
         "            self._num_ends_stored = sent.num_ends\n",
         "            self._num_ends_stored = self._num_ends\n",
@@ -1681,7 +1495,6 @@ _LOGGED = [
     ),
     Guard(
         "an end that no slot has is said at the next start",
-        "tier",
         _WAL,
         "if self._is_gone(key) or await threads.in_thread(self._is_replaced, key):",
         "if tail is None:",
@@ -1690,7 +1503,6 @@ _LOGGED = [
     ),
     Guard(
         "an end is said where nobody has looked at the stream that has its name",
-        "tier",
         _WAL,
         " or await threads.in_thread(self._is_replaced, key):",
         ":",
@@ -1699,7 +1511,6 @@ _LOGGED = [
     ),
     Guard(
         "a slot tells of no more ends than a start can read",
-        "tier",
         _WAL,
         "self._deleted[:_MOST_ENDS], self._deleted[_MOST_ENDS:]",
         "self._deleted, []",
@@ -1707,7 +1518,6 @@ _LOGGED = [
     ),
     Guard(
         "what a backup lacks is the stream that was created last",
-        "tier",
         "streamd/broker/tier/lost_copies.py",
         "            folders = [one for one in folders if not _is_gone(one, tail)]\n",
         "            pass\n",
@@ -1716,7 +1526,6 @@ _LOGGED = [
     ),
     Guard(
         "a stream of a shard ends by its life",
-        "tier",
         "streamd/broker/virtual_host.py",
         "            tier.confirms.deleted(self.name, name, life)\n",
         "",
@@ -1725,7 +1534,6 @@ _LOGGED = [
     ),
     Guard(
         "who does not lead a stream any more searches for no other node",
-        "tier",
         "streamd/broker/virtual_host.py",
         "if name in self._streams and self.writer(name) is not None:",
         "if name is None:",
@@ -1734,7 +1542,6 @@ _LOGGED = [
     ),
     Guard(
         "an end is answered when nothing of it is in the store",
-        "tier",
         "streamd/broker/tier/tier.py",
         "        await self.removals.carried_out(deletions)\n"
         "        await self._catalog_stored()\n",
@@ -1743,7 +1550,6 @@ _LOGGED = [
     ),
     Guard(
         "a truncation is answered when the manifest has it",
-        "tier",
         "streamd/broker/streams/open_log.py",
         "            await self._tier.truncated(self)\n",
         "",
@@ -1751,7 +1557,6 @@ _LOGGED = [
     ),
     Guard(
         "what leaves the store's log needs it no more",
-        "tier",
         _MAINTENANCE,
         "            await threads.in_thread(remove_mark, disk, log.folder, mark)\n",
         "            await threads.in_thread(len, mark)\n",
@@ -1759,7 +1564,6 @@ _LOGGED = [
     ),
     Guard(
         "nothing goes to the store while a stream leaves its log",
-        "tier",
         _WAL,
         "        if writer is not None and writer.is_paused:",
         "        if writer is not None and writer.is_settled is None:",
@@ -1767,7 +1571,6 @@ _LOGGED = [
     ),
     Guard(
         "a flush shows nothing that a store is to have by now",
-        "log",
         _FLUSH,
         "        num_shown = flush.num_held if shows else 0\n",
         "        num_shown = flush.num_held\n",
@@ -1775,7 +1578,6 @@ _LOGGED = [
     ),
     Guard(
         "sequences and offsets are answered in time",
-        "tier",
         _STREAM,
         "        with trio.move_on_after(seconds):\n            return await self.settled()\n",
         "        if seconds >= 0:\n            return await self.settled()\n",
@@ -1787,7 +1589,6 @@ _LOGGED = [
 _READ_OF = [
     Guard(
         "a folder is open in one process",
-        "log",
         _LOG,
         "            lock = disk.lock(folder)\n            opened.callback(lock.release)\n",
         "            lock = disk.lock(folder)\n            lock.release()\n",
@@ -1796,7 +1597,6 @@ _READ_OF = [
     ),
     Guard(
         "a recommendation is carried out in the virtual host of its stream",
-        "tools",
         "streamd/cli/tune.py",
         "(_host_in(stream) if is_path else vhost) or",
         "(_host_in(stream) if is_path else None) or",
@@ -1805,7 +1605,6 @@ _READ_OF = [
     ),
     Guard(
         "a time without a zone is local",
-        "tools",
         "segments/times.py",
         "time.astimezone(UTC)) - _EPOCH",
         "time.replace(tzinfo=UTC)) - _EPOCH",
@@ -1814,7 +1613,6 @@ _READ_OF = [
     ),
     Guard(
         "a file of the cache that somebody has removed is made anew",
-        "tier",
         "segments/store/cache.py",
         "                if not error.is_missing:\n                    raise\n",
         "                raise\n",
@@ -1823,7 +1621,6 @@ _READ_OF = [
     ),
     Guard(
         "patterns of those without a login have little memory",
-        "doors",
         "streamd/metrics/scrape.py",
         "            compiled(pattern, _PATTERN_MEMORY)\n",
         "            compiled(pattern, 8 << 20)\n",
@@ -1832,7 +1629,6 @@ _READ_OF = [
     ),
     Guard(
         "a user has a share of the connections alone",
-        "doors",
         "streamd/http_api/serving.py",
         "_Places(max(_LEAST_SHARE, max_connections // _SHARES))",
         "_Places(max_connections)",
@@ -1842,7 +1638,6 @@ _READ_OF = [
     ),
     Guard(
         "a property's name is no longer than an index takes",
-        "search",
         "segments/selector/selector.py",
         '    if len(name.encode(errors="replace")) > MAX_PROPERTY_BYTES:\n',
         '    if len(name.encode(errors="replace")) > 1 << 20:\n',
@@ -1851,7 +1646,6 @@ _READ_OF = [
     ),
     Guard(
         "what is wrong with one partition keeps nothing from the others",
-        "clients",
         "clients/super_stream.py",
         "                told = error.refused if isinstance(error, PublishFailed) else ()\n",
         "                told = error.refused if isinstance(error, PublishFailed) else ()\n"
@@ -1862,7 +1656,6 @@ _READ_OF = [
     ),
     Guard(
         "what is known of many patterns is made in steps",
-        "doors",
         "streamd/broker/routing/topics.py",
         "                units = 0\n                yield\n        self._starts",
         "                units = 0\n        self._starts",
@@ -1871,7 +1664,6 @@ _READ_OF = [
     ),
     Guard(
         "a pattern that takes much memory is refused",
-        "doors",
         "streamd/patterns.py",
         "_MEMORY = 128 << 10\n",
         "_MEMORY = 8 << 20\n",
@@ -1880,7 +1672,6 @@ _READ_OF = [
     ),
     Guard(
         "numbers that are asked for by their text are looked for in chunks without values",
-        "search",
         "segments/spark/options.py",
         "self.match_unfiltered or self._has_numbers_without_value()",
         "self.match_unfiltered",
@@ -1890,7 +1681,6 @@ _READ_OF = [
     ),
     Guard(
         "a consumer ends where a stream that became shorter ends",
-        "clients",
         "clients/consumer.py",
         "            self._end_offset = 0 if is_other else min(self._end_offset, state.end)\n",
         "            pass\n",
@@ -1899,7 +1689,6 @@ _READ_OF = [
     ),
     Guard(
         "Ctrl-C waits until Spark has begun",
-        "tools",
         "segments/spark/session.py",
         "        with _uninterrupted(), ThreadPoolExecutor(1) as thread:\n"
         "            session = thread.submit(_started, master, settings, is_ours=is_ours)"
@@ -1918,7 +1707,6 @@ _READ_OF = [
     ),
     Guard(
         "Spark waits for a stream that may still come",
-        "tools",
         "segments/spark/streaming.py",
         "            if position.offset or position.life:\n"
         "                raise\n"
@@ -1929,7 +1717,6 @@ _READ_OF = [
     ),
     Guard(
         "chunks that may match are found in one go for each key",
-        "search",
         "segments/search/chunk_screen.py",
         "if ordinal in may]",
         "if ordinal in matching(filters, matcher, range(ordinal, ordinals[-1] + 1))]",
@@ -1939,7 +1726,6 @@ _READ_OF = [
     ),
     Guard(
         "a line begins with one part",
-        "tier",
         "streamd/broker/tier/line.py",
         "        self.window = part\n",
         "        self.window = MOST_PARTS * part\n",
@@ -1948,7 +1734,6 @@ _READ_OF = [
     ),
     Guard(
         "a stream that could not be restored is tried again",
-        "tier",
         "streamd/broker/stream_logs.py",
         "        except UnrestoredError as error:\n"
         "            if tier is None:\n"
@@ -1960,7 +1745,6 @@ _READ_OF = [
     ),
     Guard(
         "an index that is missing in the store is made from its segment",
-        "tools",
         "segments/tier/fetching.py",
         "        if suffix != INDEX_SUFFIX:\n            raise\n        fault",
         "        raise\n        fault",
@@ -1969,7 +1753,6 @@ _READ_OF = [
     ),
     Guard(
         "a table has so many values",
-        "doors",
         "streamd/wire/amqp091/values.py",
         "MAX_VALUES = 4_096\n",
         "MAX_VALUES = 1 << 20\n",
@@ -1978,7 +1761,6 @@ _READ_OF = [
     ),
     Guard(
         "a body has so many sections",
-        "doors",
         "streamd/wire/stored_messages.py",
         "MAX_SECTIONS = 1_024  #",
         "MAX_SECTIONS = 1 << 22  #",
@@ -1987,7 +1769,6 @@ _READ_OF = [
     ),
     Guard(
         "what has arrived is confirmed before an end in order",
-        "messages",
         "streamd/connections/base.py",
         "                        await session.settled()\n                    session.close()",
         "                    session.close()",
@@ -1996,7 +1777,6 @@ _READ_OF = [
     ),
     Guard(
         "fields that definitions do not have become no objects",
-        "doors",
         "streamd/http_api/messages.py",
         '        return msgspec.json.decode(data.strip() or b"{}", type=kind)\n',
         '        msgspec.json.decode(data.strip() or b"{}")\n'
@@ -2007,7 +1787,6 @@ _READ_OF = [
     ),
     Guard(
         "messages are settled in steps",
-        "doors",
         "streamd/connections/amqp091/channel.py",
         "islice(self._unacked, MOST_SETTLED)",
         "self._unacked",
@@ -2021,35 +1800,34 @@ _READ_OF = [
 _NODES = [
     Guard(
         "what works for a shard that is led no more starts no tasks",
-        "nodes",
         "streamd/broker/supervisor.py",
         "    except RuntimeError as error:\n        raise OverError(",
         "    except ZeroDivisionError as error:\n        raise OverError(",
+        part="nodes",
     ),
     Guard(
         "who leads a stream is asked for searches",
-        "nodes",
         "streamd/connections/stream/relay.py",
         "            if node is None:\n                return False\n",
         "            if node is None or type(command) is c.Find:\n                return False\n",
+        part="nodes",
     ),
     Guard(
         "nobody uses a stream whose arguments are not known",
-        "nodes",
         "clients/position.py",
         "    if code == ResponseCode.STREAM_NOT_AVAILABLE:\n",
         "    if code == ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE:\n",
+        part="nodes",
     ),
     Guard(
         "no shard is begun before the cluster has a root",
-        "nodes",
         "streamd/server.py",
         "    await owner.settled()\n    if owner.fence:",
         "    keep_shards()\n    keep_shards = bool\n    await owner.settled()\n    if owner.fence:",
+        part="nodes",
     ),
     Guard(
         "heartbeats of a node that stands by are not the leader's",
-        "tier",
         "streamd/broker/nodes/watch.py",
         "beat.role in (NodeRole.LEADER, NodeRole.LEFT) and beat.epoch",
         "beat.epoch",
@@ -2057,7 +1835,6 @@ _NODES = [
     ),
     Guard(
         "one start of a leader counts",
-        "tier",
         "streamd/broker/nodes/watch.py",
         "counts = beat.start == self._start and not is_late",
         "counts = not is_late",
@@ -2065,7 +1842,6 @@ _NODES = [
     ),
     Guard(
         "of a heartbeat that cannot be read the changes count",
-        "tier",
         "streamd/broker/nodes/watch.py",
         "        return LONE_BEATS * BEAT_SECONDS\n",
         "        return BEAT_SECONDS\n",
@@ -2073,7 +1849,6 @@ _NODES = [
     ),
     Guard(
         "a note of a takeover is followed if the leader has not gone on",
-        "tier",
         "streamd/broker/nodes/node.py",
         "            if facts.seen != _etag(found):\n",
         "            if found is None:\n",
@@ -2081,7 +1856,6 @@ _NODES = [
     ),
     Guard(
         "a leader whose heartbeat was late looks whether it leads",
-        "tier",
         "streamd/broker/nodes/node.py",
         "            self._look()  #",
         "            pass  #",
@@ -2089,7 +1863,6 @@ _NODES = [
     ),
     Guard(
         "a machine that starts again is waited for where it has what nobody else has",
-        "tier",
         "streamd/broker/nodes/node.py",
         "(is_short and self._has_local())",
         "(is_short and not self._watch.is_gone)",
@@ -2097,7 +1870,6 @@ _NODES = [
     ),
     Guard(
         "a node that cannot take over gives way",
-        "tier",
         "streamd/server.py",
         "                await node.give_way()\n",
         "                await trio.sleep(0)\n",
@@ -2105,7 +1877,6 @@ _NODES = [
     ),
     Guard(
         "a leader that leaves has stored its catalog",
-        "tier",
         "streamd/broker/tier/tier.py",
         "            await self._catalog_stored()\n        if waiting",
         "            pass\n        if waiting",
@@ -2114,7 +1885,6 @@ _NODES = [
     ),
     Guard(
         "--restore counts once",
-        "tier",
         "streamd/broker/nodes/node.py",
         "            is_new = facts.file is None and not",
         "            is_new = not",
@@ -2123,7 +1893,6 @@ _NODES = [
     ),
     Guard(
         "the folder of another node is no copy of it",
-        "tier",
         "streamd/broker/nodes/node.py",
         "            elif facts.file is not None and facts.file.node != self.name:\n",
         "            elif facts.file is not None and facts.file.node == '':\n",
@@ -2131,7 +1900,6 @@ _NODES = [
     ),
     Guard(
         "what was confirmed before a stream waited for the store is kept",
-        "tier",
         "streamd/broker/nodes/leftovers.py",
         "row.arguments.get(CONFIRM) == STORE and CONFIRM not in row.settings",
         "row.effective.get(CONFIRM) == STORE",
@@ -2139,7 +1907,6 @@ _NODES = [
     ),
     Guard(
         "a stream whose manifest is damaged is kept",
-        "tier",
         "streamd/broker/follower.py",
         "not one.creation or one.fault:",
         "not one.creation:",
@@ -2147,7 +1914,6 @@ _NODES = [
     ),
     Guard(
         "a leader does not read what all nodes say",
-        "tier",
         "streamd/broker/nodes/beats.py",
         "        with trio.move_on_after(self._usual / 2), suppress(TierError):\n",
         "        with suppress(TierError):\n"
@@ -2158,7 +1924,6 @@ _NODES = [
     ),
     Guard(
         "a copy of a folder does not know that its process has ended",
-        "tier",
         "streamd/broker/nodes/folder.py",
         "return (self.boot, self.place) == (OsDisk().boot(), _place(data))",
         "return self.boot == OsDisk().boot()",
@@ -2166,7 +1931,6 @@ _NODES = [
     ),
     Guard(
         "a heartbeat of a former life is no other node's",
-        "tier",
         "streamd/broker/nodes/beats.py",
         " and not self._is_over(beat):",
         ":",
@@ -2174,7 +1938,6 @@ _NODES = [
     ),
     Guard(
         "what an earlier leader sets aside is on the device",
-        "tier",
         "streamd/broker/nodes/folder.py",
         "    for changed in (folder, folder.parent, Path(data)):\n",
         "    for changed in (folder, Path(data)):\n",
@@ -2187,42 +1950,36 @@ _NODES = [
 _OF_AMQP10 = [
     Guard(
         "an aborted message is dropped",
-        "amqp",
         _AMQP10_WIRE,
         "            self.drop_unfinished()\n            return None",
         "            return None",
     ),
     Guard(
         "a link sends no more than its credit",
-        "amqp",
         _AMQP10_LINKS,
         "        room = min(self.link.credit, sending.session.outgoing)",
         "        room = sending.session.outgoing if self.link.credit else 0",
     ),
     Guard(
         "a session sends no more than its window",
-        "amqp",
         _AMQP10_LINKS,
         "        self._go_on(put)\n\n    def _go_on",
         "        put(message.take(1 << 20)[0])\n\n    def _go_on",
     ),
     Guard(
         "a drain takes all credit back",
-        "amqp",
         _AMQP10_LINKS,
         "            self.link.drain()\n",
         "",
     ),
     Guard(
         "SQL and property filters choose messages",
-        "amqp",
         _AMQP10_FILTERS,
         "        found = wanted_of(self._start, matcher, selector, declared, self._now_ms)",
         "        found = wanted_of(self._start, matcher, None, declared, self._now_ms)",
     ),
     Guard(
         "a drain is told behind what waits",
-        "amqp",
         _AMQP10_LINKS,
         " or self.sending.waits_for(self.link)",
         "",
@@ -2230,7 +1987,6 @@ _OF_AMQP10 = [
     ),
     Guard(
         "what waits for a window goes with its link",
-        "amqp",
         _AMQP10_LINKS,
         "        gone = [item for item in self._waiting if item[0] is link]",
         "        gone: list[tuple[Link, Pieces]] = []",
@@ -2238,7 +1994,6 @@ _OF_AMQP10 = [
     ),
     Guard(
         "what links leave is forgotten in turns",
-        "amqp",
         _AMQP10_LINKS,
         "        count = min(len(left[0]), MOST_SETTLED) if left else 0",
         "        count = len(left[0]) if left else 0",
@@ -2247,7 +2002,6 @@ _OF_AMQP10 = [
     ),
     Guard(
         "a flow opens the window for all links",
-        "amqp",
         _AMQP10_SESSION,
         "        links.window_opened()\n",
         "",
@@ -2256,7 +2010,6 @@ _OF_AMQP10 = [
     ),
     Guard(
         "messages of a link that has gone take no turn",
-        "amqp",
         _AMQP10_SESSION,
         "        is_there = session.links.get(link.handle) is link and not link.is_detached",
         "        is_there = True",
@@ -2264,7 +2017,6 @@ _OF_AMQP10 = [
     ),
     Guard(
         "a message is accepted when its last stream has it",
-        "amqp",
         _AMQP10_PUBLISHER,
         "            if left == 1:",
         "            if left is not None:",
@@ -2273,7 +2025,6 @@ _OF_AMQP10 = [
     ),
     Guard(
         "a message that one stream has is not released",
-        "amqp",
         _AMQP10_PUBLISHER,
         "                if is_stored:\n",
         "                if not is_stored:\n",
@@ -2298,7 +2049,6 @@ GUARDS = [
     *_READ_OF,
     Guard(
         "an entry of the log is created, never replaced",
-        "tier",
         _CLAIMS,
         "etag = store.create(entry.key, content)",
         "store.put(entry.key, content)\n"
@@ -2308,7 +2058,6 @@ GUARDS = [
     ),
     Guard(
         "an entry in the place of another counts first",
-        "tier",
         _CLAIMS,
         "        if read.entry != entry:",
         "        if not read.entry:",
@@ -2317,7 +2066,6 @@ GUARDS = [
     ),
     Guard(
         "nothing is logged in another store",
-        "tier",
         _CLAIMS,
         "    _check_there(store, held)\n    content = encode_entry(entry)",
         "    content = encode_entry(entry)",
@@ -2325,7 +2073,6 @@ GUARDS = [
     ),
     Guard(
         "an entry of who was taken over cannot follow",
-        "tier",
         _METADATA_LOG,
         "    elif of_entry != (cluster.epoch, cluster.writer, cluster.start):",
         "    elif not of_entry:",
@@ -2333,7 +2080,6 @@ GUARDS = [
     ),
     Guard(
         "a claim has an epoch above those before",
-        "tier",
         _CLAIMS,
         "            epoch=max(me.epoch, cluster.epoch + 1),",
         "            epoch=me.epoch,",
@@ -2342,7 +2088,6 @@ GUARDS = [
     ),
     Guard(
         "a hole in the log is no end",
-        "tier",
         _METADATA_LOG,
         "                if not is_to_end or not any(store.listing(log_folder(tier), key)):",
         "                if key:",
@@ -2350,7 +2095,6 @@ GUARDS = [
     ),
     Guard(
         "notes go up to what the store has",
-        "tier",
         _UNLOGGED,
         '"DELETE FROM unlogged WHERE change <= ?", (change,)',
         '"DELETE FROM unlogged WHERE change >= ?", (0 * change,)',
@@ -2359,7 +2103,6 @@ GUARDS = [
     ),
     Guard(
         "what is noted later than an entry stays",
-        "tier",
         _UNLOGGED,
         "    if noted is not None and (noted[0] > entry.change or noted[1] != entry.start):",
         "    if noted is not None and noted[1] != entry.start:",
@@ -2367,7 +2110,6 @@ GUARDS = [
     ),
     Guard(
         "notes of another start are not in an entry",
-        "tier",
         _UNLOGGED,
         "    if noted is not None and (noted[0] > entry.change or noted[1] != entry.start):",
         "    if noted is not None and noted[0] > entry.change:",
@@ -2375,7 +2117,6 @@ GUARDS = [
     ),
     Guard(
         "a key that becomes another is noted with both",
-        "tier",
         _UNLOGGED,
         '"update": ("old", "new")',
         '"update": ("new",)',
@@ -2383,7 +2124,6 @@ GUARDS = [
     ),
     Guard(
         "a row that is removed is noted",
-        "tier",
         _UNLOGGED,
         '"delete": ("old",)',
         '"delete": ()',
@@ -2391,7 +2131,6 @@ GUARDS = [
     ),
     Guard(
         "a snapshot has nothing that was removed",
-        "tier",
         _UNLOGGED,
         '        copy.execute("VACUUM")\n',
         "",
@@ -2399,7 +2138,6 @@ GUARDS = [
     ),
     Guard(
         "a start has what the log has before anybody reads the catalog",
-        "tier",
         _FOLDING,
         "    count = await threads.in_thread(notes.follow, entries, now)\n",
         "    count = len(entries) * 0\n",
@@ -2408,7 +2146,6 @@ GUARDS = [
     ),
     Guard(
         "a stream that a backup lacks is marked before the catalog has it",
-        "tier",
         _FOLDING,
         "    await threads.in_thread(_restore_later, data, entries)\n"
         "    count = await threads.in_thread(notes.follow, entries, now)\n",
@@ -2418,7 +2155,6 @@ GUARDS = [
     ),
     Guard(
         "a catalog in use is not written over by the log",
-        "tier",
         _UNLOGGED,
         "        self._read(entries, state, self._refuse)",
         "        self._read(entries, state, _overwrite)",
@@ -2427,7 +2163,6 @@ GUARDS = [
     ),
     Guard(
         "what a snapshot does not have is gone",
-        "tier",
         _FOLDING,
         "        rows.setdefault(_named(row), Row(row.table, row.key, None))",
         "        rows.setdefault(_named(row), row)",
@@ -2435,7 +2170,6 @@ GUARDS = [
     ),
     Guard(
         "a snapshot that went elsewhere is stored again",
-        "tier",
         _CLAIMS,
         "            check_there(store, {root.key: len(content)})\n",
         "",
@@ -2443,7 +2177,6 @@ GUARDS = [
     ),
     Guard(
         "marks alone bring a snapshot",
-        "tier",
         _OWNERSHIP,
         "            self._use.log_grew(held)\n",
         "",
@@ -2451,7 +2184,6 @@ GUARDS = [
     ),
     Guard(
         "a log that was begun is this server's",
-        "tier",
         _CLAIMS,
         '        cluster = replace(earlier.cluster, tier=tier, writer=me.name, start="")',
         "        cluster = replace(earlier.cluster, tier=tier)",
@@ -2460,7 +2192,6 @@ GUARDS = [
     ),
     Guard(
         "what was logged just before a claim is seen",
-        "tier",
         _OWNERSHIP,
         "        if met:  #",
         "        if not held:  #",
@@ -2469,7 +2200,6 @@ GUARDS = [
     ),
     Guard(
         "changes are noted from the start on",
-        "tier",
         _FOLDING,
         "    await threads.in_thread(notes.begin, me.start)\n",
         "    await threads.in_thread(len, me.start)\n",
@@ -2478,7 +2208,6 @@ GUARDS = [
     ),
     Guard(
         "what sums of times are off by is no rate",
-        "tier",
         "streamd/broker/tier/backlog.py",
         "        if busy > _SHORTEST_SECONDS:\n",
         "        if busy:\n",
@@ -2486,7 +2215,6 @@ GUARDS = [
     ),
     Guard(
         "what a flush has written is counted before a slot takes it",
-        "tier",
         _WAL,
         "                    self._note(stream, stream.opened)\n",
         "                    pass\n",
@@ -2495,7 +2223,6 @@ GUARDS = [
     ),
     Guard(
         "what the own copy of a manifest names is no orphan",
-        "tier",
         "streamd/broker/tier/lifecycle.py",
         "        named = manifest.keys().union(mine, (manifest_key,))\n",
         "        named = manifest.keys() | {manifest_key}\n",

@@ -36,6 +36,13 @@ _FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 WORLD = "world"
 _LONGEST = 30  # seconds of a processor that a world may take: then it hangs
 _LONGEST_TEST = 180  # seconds that a test may take on a busy machine: then it hangs
+_PARTS = {
+    "streamd/broker/tier/": "tier",
+    "segments/store/": "tier",
+    "streamd/broker/nodes/": "nodes",
+    "streamd/auth/": "people",
+    "streamd/broker/catalog/": "people",
+}
 _LONGEST_VIRTUAL = 400  # of the world's clock: who waits so long waits for ever
 
 
@@ -44,26 +51,27 @@ class Guard(NamedTuple):
 
     Attributes:
         rule: what holds thanks to it.
-        area: of the product; "tier", "people" and "nodes" are parts of the world, too.
         file: where it is.
         old: its text, which is there once.
         new: what stands there without it.
         kin: faults that readers have found, of which it is the mend.
         by: what misses it: a test as pytest names it, or worlds.
+        part: of the world that misses it; empty for that of its file, see `_PARTS`.
     """
 
     rule: str
-    area: str
     file: str
     old: str
     new: str
     kin: str = ""
     by: str = WORLD
+    part: str = ""
 
     @property
-    def part(self) -> str:
-        """The part of the world that has to miss it."""
-        return self.area if self.area in ("tier", "people", "nodes") else "messages"
+    def world(self) -> str:
+        """The part of the world that misses it."""
+        known = (part for folder, part in _PARTS.items() if self.file.startswith(folder))
+        return self.part or next(known, "messages")
 
     def removed_from(self, text: str) -> str:
         """The file without the guard.
@@ -93,7 +101,7 @@ class Outcome(NamedTuple):
     fault: str
 
 
-NOTHING = Guard("no guard is taken away", "messages", "", "", "")
+NOTHING = Guard("no guard is taken away", "", "", "")
 
 
 def without(guard: Guard, folder: Path) -> None:
@@ -110,7 +118,7 @@ def without(guard: Guard, folder: Path) -> None:
 
 def find(guard: Guard, seeds: Sequence[int]) -> Outcome:
     """Run worlds without a guard, in a process of their own, until one finds something."""
-    worker = _run(guard, _NAME, "--part", guard.part, "--worker", *map(str, seeds))
+    worker = _run(guard, _NAME, "--part", guard.world, "--worker", *map(str, seeds))
     seconds, num_worlds, fault = 0.0, 0, ""
     for line in worker.stdout.splitlines():
         number, took, fault = json.loads(line)
@@ -201,17 +209,17 @@ def _try(seeds: Sequence[int], in_worlds: bool, guard: Guard) -> Outcome:
     found = find(guard, seeds) if is_world else fail(guard, [guard.by])
     place = f"seed {found.seed}" if found.seed else "NOT FOUND"
     what = f"{found.num_worlds} worlds, {found.seconds:.0f} s"
-    print(f"{guard.area}: {guard.rule}: {place}, {what}: {found.fault[:200]}", flush=True)
+    print(f"{guard.file}: {guard.rule}: {place}, {what}: {found.fault[:200]}", flush=True)
     return found
 
 
 def _rows(guards: Sequence[Guard], outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A table for a page."""
-    yield "| Guard | Kin | Area | Seeds | What is found without it |"
+    yield "| Guard | Kin | File | Seeds | What is found without it |"
     yield "|---|---|---|---|---|"
     for guard, found in zip(guards, outcomes, strict=True):
         seeds = str(found.num_worlds) if found.seed else f"not in {found.num_worlds}"
-        yield f"| {guard.rule} | {guard.kin} | {guard.area} | {seeds} | {found.fault[:120]} |"
+        yield f"| {guard.rule} | {guard.kin} | {guard.file} | {seeds} | {found.fault[:120]} |"
 
 
 def main() -> None:
@@ -219,7 +227,7 @@ def main() -> None:
     from tests.world.guard_list import GUARDS  # noqa: PLC0415 - which needs this module
 
     parser = argparse.ArgumentParser(description="Worlds without a guard each.")
-    parser.add_argument("--only", default="", help="guards with this in their area, rule or file")
+    parser.add_argument("--only", default="", help="guards with this in their rule or file")
     parser.add_argument("--worlds", action="store_true", help="also for what a test misses")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1, help="seed")
@@ -233,7 +241,7 @@ def main() -> None:
         _work(given.part, given.worker)
         return
     seeds = range(given.first, given.first + given.seeds)
-    guards = [g for g in GUARDS if given.only in f"{g.area}: {g.rule} {g.kin} {g.file}"]
+    guards = [g for g in GUARDS if given.only in f"{g.file}: {g.rule} {g.kin}"]
     if not given.bare:
         tests = sorted({guard.by for guard in guards} - {WORLD})
         found = find(NOTHING, seeds) if given.worlds or not tests else fail(NOTHING, tests)
