@@ -10,27 +10,13 @@ import pytest
 
 from segments.store.cluster import Cluster
 from segments.store.folder_store import FolderStore
-from segments.store.heartbeat import Heartbeat, NodeAddress, NodeRole, encode_heartbeat
+from segments.store.heartbeat import NodeRole, encode_heartbeat
 from segments.store.object_store import TierError
 from tests.support.command_line import CommandLine
-from tests.support.node import LEADER, STANDBY, FakeNode
+from tests.support.node import BEAT, LEADER, STANDBY, FakeNode
 from tests.support.tiers import put_state
 
 _CLUSTER = Cluster(revision=8, epoch=4, writer="w", start="s", tier="t", node="a")
-_BEAT = Heartbeat(
-    tier="t",
-    node="a",
-    writer="w",
-    start="s",
-    counter=1,
-    interval_ms=3_000,
-    role=NodeRole.LEADER,
-    since_ms=1_700_000_000_000,
-    epoch=4,
-    revision=8,
-    addresses={"stream": NodeAddress("a.example", 5552)},
-    program="0.1.0",
-)
 
 
 @pytest.fixture(name="node")
@@ -105,8 +91,8 @@ def test_the_store_alone_is_asked(streamd: CommandLine, tmp_path: Path) -> None:
     assert "there is nothing in the tier" in ended.notes
     store = FolderStore(str(tmp_path))
     put_state(store, _CLUSTER)
-    left = replace(_BEAT, node="b", role=NodeRole.LEFT, revision=5)
-    for beat in (_BEAT, left):
+    left = replace(BEAT, node="b", role=NodeRole.LEFT, revision=5)
+    for beat in (BEAT, left):
         store.create(beat.key, encode_heartbeat(beat))
     store.put("v1/~nodes/c", b"damaged")
     ended = streamd("cluster", "status", "--tier", tier, "--json")

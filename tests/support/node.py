@@ -2,10 +2,25 @@
 
 import trio
 
+from segments.store.heartbeat import Heartbeat, NodeAddress, NodeRole
 from segments.store.object_store import TierError
 from streamd.operations.cluster import ClusterFacts, ClusterNode, LeaderFacts, NodeFacts
 from streamd.operations.errors import Reason, Refused
 
+BEAT = Heartbeat(
+    tier="t",
+    node="a",
+    writer="w",
+    start="s",
+    counter=1,
+    interval_ms=3_000,
+    role=NodeRole.LEADER,
+    since_ms=1_700_000_000_000,
+    epoch=4,
+    revision=8,
+    addresses={"stream": NodeAddress("a.example", 5552)},
+    program="0.1.0",
+)
 LEADER = ClusterNode(
     name="a",
     role="leader",

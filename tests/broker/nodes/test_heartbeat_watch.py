@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 
 from segments.store.cluster import Cluster
-from segments.store.heartbeat import FoundHeartbeat, Heartbeat, NodeRole
+from segments.store.heartbeat import FoundHeartbeat, NodeRole
 from streamd.broker.nodes.watch import LeaderWatch, Watch, has_left
+from tests.support.node import BEAT
 
 SECONDS = 10.0
-BEAT = Heartbeat(
-    tier="t",
-    node="a",
-    writer="w",
-    start="s",
-    counter=1,
-    interval_ms=3_000,
-    role=NodeRole.LEADER,
-    since_ms=0,
-    epoch=4,
-)
 CLAIM = Cluster(revision=7, epoch=4, writer="w", start="s", tier="t", node="a")
 
 
