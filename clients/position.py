@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 OK = ResponseCode.OK
 FIRST, LAST, NEXT = (OffsetSpecification(kind) for kind in (1, 2, 3))
 AT_OFFSET, AT_TIME = 4, 5
+_SAID = (OK, ResponseCode.STREAM_DOES_NOT_EXIST, ResponseCode.ACCESS_REFUSED)
 
 
 class Moved(NamedTuple):
@@ -192,11 +193,11 @@ async def describe(
 
     Raises:
         ConnectionLost: no answer came.
-        StreamNotAvailable: the server cannot say at the moment; without its arguments, nobody knows
-            which filter values its messages are to have.
+        ServerRefused: the server cannot say, at the moment as a rule; without its arguments, nobody
+            knows which filter values its messages are to have.
     """
     answer = await connection.request(c.DescribeStreams, (stream,))
     ((_, code, arguments, statistics),) = answer.streams
-    if code == ResponseCode.STREAM_NOT_AVAILABLE:
+    if code not in _SAID:
         raise refusal(code, what)
     return (dict(arguments), dict(statistics)) if code == OK else ({}, {})

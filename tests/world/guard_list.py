@@ -1815,8 +1815,8 @@ _NODES = [
     Guard(
         "nobody uses a stream whose arguments are not known",
         "clients/position.py",
-        "    if code == ResponseCode.STREAM_NOT_AVAILABLE:\n",
-        "    if code == ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE:\n",
+        "    if code not in _SAID:\n",
+        "    if code not in (*_SAID, ResponseCode.STREAM_NOT_AVAILABLE):\n",
         part="nodes",
     ),
     Guard(

@@ -5,7 +5,7 @@ nothing of what somebody was told may be lost, whatever becomes of machines. In 
 leader, and all nodes have the same to say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -275,7 +275,7 @@ class Nodes:
         self._later(chance.choice(LASTS), mend)
         await trio.sleep(chance.choice(_WAITS))
 
-    def _later(self, seconds: float, do: Any) -> None:
+    def _later(self, seconds: float, do: Callable[[], object]) -> None:
         async def wait() -> None:
             await trio.sleep(seconds)
             do()
